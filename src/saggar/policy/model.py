@@ -1,0 +1,198 @@
+"""The effective task policy, after defaults, file and flags were merged.
+
+I1  A policy is immutable; `replace` makes a new one.
+I2  Every leaf value has an origin: `default`, `file` (with a line) or `flag`.
+I3  Host names here are canonical (lower-case A-labels, no trailing dot); `*.` at the front is the only wildcard.
+
+Plain slotted classes: this module is on the `saggar run` path (see `core.decision`). Sizes are bytes, times seconds.
+"""
+
+from __future__ import annotations
+
+from saggar.core.decision import Frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+
+TIERS = ("auto", "process", "gvisor", "microvm", "container")
+WORKSPACE_MODES = ("copy-on-write", "read-only", "read-write", "none")
+
+
+class Origin(Frozen):
+    """Where a value came from. kind: `default`, `file` or `flag`; file and line are set for `file`."""
+
+    __slots__ = ("file", "kind", "line")
+    kind: str
+    file: str
+    line: int
+
+    def __init__(self, kind: str, file: str = "", line: int = 0) -> None:
+        self._set(kind=kind, file=file, line=line)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.kind == "file" else self.kind
+
+
+class IsolationPolicy(Frozen):
+    """`[isolation]`. tier: a floor, or `auto`. read: host paths bound read-only at the same path inside."""
+
+    __slots__ = ("read", "tier")
+    tier: str
+    read: tuple[str, ...]
+
+    def __init__(self, *, tier: str = "auto", read: tuple[str, ...] = ()) -> None:
+        self._set(tier=tier, read=read)
+
+
+class LimitsPolicy(Frozen):
+    """`[limits]`. Bytes, tasks, CPUs and seconds; timeout_s None means no wall-clock limit.
+    require: `any` (a watchdog will do) or `enforced`."""
+
+    __slots__ = ("cpus", "disk_bytes", "memory_bytes", "output_bytes", "require", "tasks", "timeout_s")
+    memory_bytes: int
+    tasks: int
+    cpus: float
+    disk_bytes: int
+    output_bytes: int
+    timeout_s: float | None
+    require: str
+
+    def __init__(
+        self,
+        *,
+        memory_bytes: int = GIB,
+        tasks: int = 256,
+        cpus: float = 1.0,
+        disk_bytes: int = GIB,
+        output_bytes: int = 16 * MIB,
+        timeout_s: float | None = 600.0,
+        require: str = "any",
+    ) -> None:
+        self._set(
+            memory_bytes=memory_bytes,
+            tasks=tasks,
+            cpus=cpus,
+            disk_bytes=disk_bytes,
+            output_bytes=output_bytes,
+            timeout_s=timeout_s,
+            require=require,
+        )
+
+
+class WorkspacePolicy(Frozen):
+    """`[workspace]`. path: absolute host directory, or "" for the current one. mode: one of WORKSPACE_MODES.
+    protect: extra protected path patterns. unsafe_broad: the workspace may be `/` or a home directory."""
+
+    __slots__ = ("mode", "path", "protect", "unsafe_broad")
+    path: str
+    mode: str
+    protect: tuple[str, ...]
+    unsafe_broad: bool
+
+    def __init__(
+        self,
+        *,
+        path: str = "",
+        mode: str = "copy-on-write",
+        protect: tuple[str, ...] = (),
+        unsafe_broad: bool = False,
+    ) -> None:
+        self._set(path=path, mode=mode, protect=protect, unsafe_broad=unsafe_broad)
+
+
+class EgressRule(Frozen):
+    """One `[[egress.allow]]`. host: canonical name, or `*.` and a name (one label). ports: TCP ports.
+    connect_to: `(address literal, port)` to dial in place of DNS, for loopback upstreams; audited.
+    id: stable name used in decisions (`egress.allow[2]` or the file's own `id`)."""
+
+    __slots__ = ("connect_to", "host", "id", "ports")
+    id: str
+    host: str
+    ports: tuple[int, ...]
+    connect_to: tuple[str, int] | None
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        ports: tuple[int, ...] = (443,),
+        connect_to: tuple[str, int] | None = None,
+        id: str = "",  # noqa: A002  # the policy file's own word
+    ) -> None:
+        self._set(id=id, host=host, ports=ports, connect_to=connect_to)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "host": self.host,
+            "ports": list(self.ports),
+            "connect_to": list(self.connect_to) if self.connect_to else None,
+        }
+
+
+class EgressPolicy(Frozen):
+    """`[egress]`. Nothing listed is nothing allowed."""
+
+    __slots__ = ("allow",)
+    allow: tuple[EgressRule, ...]
+
+    def __init__(self, *, allow: tuple[EgressRule, ...] = ()) -> None:
+        self._set(allow=allow)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"allow": [r.to_json() for r in self.allow]}
+
+
+class EnvironmentPolicy(Frozen):
+    """`[environment]`. set: variables given to the command; pass_: names copied from the caller's environment."""
+
+    __slots__ = ("pass_", "set")
+    set: tuple[tuple[str, str], ...]
+    pass_: tuple[str, ...]
+
+    def __init__(self, *, set: tuple[tuple[str, str], ...] = (), pass_: tuple[str, ...] = ()) -> None:  # noqa: A002
+        self._set(set=set, pass_=pass_)
+
+
+class Policy(Frozen):
+    """All that one task may do. `origins` maps a dotted key (`limits.memory`) to where its value came from."""
+
+    __slots__ = ("egress", "environment", "file", "isolation", "limits", "origins", "workspace")
+    isolation: IsolationPolicy
+    limits: LimitsPolicy
+    workspace: WorkspacePolicy
+    egress: EgressPolicy
+    environment: EnvironmentPolicy
+    file: str
+    origins: dict[str, Origin]
+
+    def __init__(
+        self,
+        *,
+        isolation: IsolationPolicy | None = None,
+        limits: LimitsPolicy | None = None,
+        workspace: WorkspacePolicy | None = None,
+        egress: EgressPolicy | None = None,
+        environment: EnvironmentPolicy | None = None,
+        file: str = "",
+        origins: dict[str, Origin] | None = None,
+    ) -> None:
+        self._set(
+            isolation=isolation or IsolationPolicy(),
+            limits=limits or LimitsPolicy(),
+            workspace=workspace or WorkspacePolicy(),
+            egress=egress or EgressPolicy(),
+            environment=environment or EnvironmentPolicy(),
+            file=file,
+            origins=dict(origins or {}),
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.isolation, self.limits, self.workspace, self.egress, self.environment, self.file))
+
+    def replace(self, **changes: Any) -> Policy:
+        return Policy(**{s: changes.get(s, getattr(self, s)) for s in self.__slots__})
