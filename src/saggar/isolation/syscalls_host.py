@@ -1,0 +1,173 @@
+"""Linux calls that Python 3.11 has no name for: namespaces, mounts by descriptor, process control.
+
+On the launcher's path: it goes to libc through `_ctypes`, because importing the `ctypes` package costs 5 ms and this
+costs 0.2. Every function raises OSError with the kernel's errno. Numbers: `linux/sched.h`, `linux/mount.h`, `linux/prctl.h`;
+the three mount calls have one number on every architecture (generic table, 5.2 and later).
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import os
+from struct import pack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+CLONE_NEWNS = 0x0002_0000
+CLONE_NEWCGROUP = 0x0200_0000
+CLONE_NEWUTS = 0x0400_0000
+CLONE_NEWIPC = 0x0800_0000
+CLONE_NEWUSER = 0x1000_0000
+CLONE_NEWPID = 0x2000_0000
+CLONE_NEWNET = 0x4000_0000
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MS_SLAVE = 1 << 19
+MNT_DETACH = 2
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_NAME = 15
+PR_SET_NO_NEW_PRIVS = 38
+PR_SET_CHILD_SUBREAPER = 36
+PR_CAP_AMBIENT = 47
+
+OPEN_TREE_CLONE = 1
+OPEN_TREE_CLOEXEC = os.O_CLOEXEC
+AT_RECURSIVE = 0x8000
+AT_EMPTY_PATH = 0x1000
+AT_SYMLINK_NOFOLLOW = 0x100
+AT_FDCWD = -100
+MOVE_MOUNT_F_EMPTY_PATH = 4
+MOUNT_ATTR_RDONLY = 1
+MOUNT_ATTR_NOSUID = 2
+MOUNT_ATTR_NODEV = 4
+MOUNT_ATTR_IDMAP = 0x0010_0000
+
+_NR_OPEN_TREE = 428
+_NR_MOVE_MOUNT = 429
+_NR_MOUNT_SETATTR = 442
+
+
+class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]  # not subscriptable at run time
+    _type_ = "l"
+
+
+class _Function(_ctypes.CFuncPtr):
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+    _restype_ = _Long
+
+
+_handle = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # typeshed forgets: None is this process
+
+
+def _libc(name: str) -> Any:
+    return _Function(_ctypes.dlsym(_handle, name))
+
+
+_syscall = _libc("syscall")
+_unshare = _libc("unshare")
+_setns = _libc("setns")
+_mount = _libc("mount")
+_umount2 = _libc("umount2")
+_prctl = _libc("prctl")
+
+
+def _check(value: int, what: str) -> int:
+    # libc's `int` functions leave the upper half of the register undefined: look at the low 32 bits
+    result = value & 0xFFFF_FFFF
+    if result == 0xFFFF_FFFF:
+        number = _ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def unshare(flags: int) -> None:
+    _check(_unshare(_Long(flags)), "unshare")
+
+
+def setns(fd: int, kind: int = 0) -> None:
+    _check(_setns(fd, _Long(kind)), "setns")
+
+
+def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> None:
+    """mount(2). `data` is the file system's own option string."""
+    enc = os.fsencode
+    _check(_mount(enc(source), enc(target), enc(kind), _Long(flags), enc(data) if data else None), "mount")
+
+
+def umount(target: str, flags: int = MNT_DETACH) -> None:
+    _check(_umount2(os.fsencode(target), flags), "umount2")
+
+
+def prctl(option: int, value: int | bytes = 0) -> None:
+    argument = value if isinstance(value, bytes) else _Long(value)
+    zero = _Long(0)
+    _check(_prctl(option, argument, zero, zero, zero), "prctl")
+
+
+def open_tree(
+    path: str, *, dir_fd: int = AT_FDCWD, clone: bool = True, recursive: bool = True, follow: bool = False
+) -> int:
+    """A descriptor of a mount, or of a detached clone of one (and of those beneath it): open_tree(2), Linux 5.2.
+
+    Recursive by default: a copied mount table's mounts are locked together, and cloning one without its children fails.
+    An empty path means `dir_fd` itself.
+    """
+    flags = OPEN_TREE_CLOEXEC | (OPEN_TREE_CLONE if clone else 0) | (AT_RECURSIVE if clone and recursive else 0)
+    flags |= 0 if follow else AT_SYMLINK_NOFOLLOW
+    flags |= AT_EMPTY_PATH if not path else 0
+    return _check(_syscall(_Long(_NR_OPEN_TREE), _Long(dir_fd), os.fsencode(path), _Long(flags)), "open_tree")
+
+
+def move_mount(fd: int, target: str, *, dir_fd: int = AT_FDCWD) -> None:
+    """Attach the (detached) mount `fd` at `target`: move_mount(2), Linux 5.2."""
+    _check(
+        _syscall(
+            _Long(_NR_MOVE_MOUNT),
+            _Long(fd),
+            b"",
+            _Long(dir_fd),
+            os.fsencode(target),
+            _Long(MOVE_MOUNT_F_EMPTY_PATH),
+        ),
+        "move_mount",
+    )
+
+
+def mount_setattr(fd: int, *, set_: int = 0, clear: int = 0, userns_fd: int = -1, recursive: bool = True) -> None:
+    """Change the attributes of a detached mount: mount_setattr(2), Linux 5.12. userns_fd: the mapping for MOUNT_ATTR_IDMAP."""
+    attributes = pack("=QQQQ", set_, clear, 0, max(userns_fd, 0))
+    flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
+    _check(
+        _syscall(_Long(_NR_MOUNT_SETATTR), _Long(fd), b"", _Long(flags), attributes, _Long(len(attributes))),
+        "mount_setattr",
+    )
+
+
+def die_with_parent(parent: int, signal: int = 9) -> None:
+    """Ask for `signal` when the parent thread ends, and raise ProcessLookupError if it has ended already.
+
+    To be repeated after every change of credentials (setresuid, unshare of a user namespace): the kernel clears it.
+    """
+    prctl(PR_SET_PDEATHSIG, signal)
+    if parent and os.getppid() != parent:
+        raise ProcessLookupError(3, "the parent is gone")
+
+
+def capabilities() -> int:
+    """The effective capabilities of this process, as a bit set."""
+    with open("/proc/self/status", "rb") as status:
+        for line in status:
+            if line.startswith(b"CapEff:"):
+                return int(line.split()[1], 16)
+    return 0
