@@ -1,0 +1,183 @@
+"""The one audit log of a task, appended to by several processes.
+
+I1  A record is in the file, whole, before `append` returns; where it cannot be, `append` raises `OSError`, the file is
+    as it was, and the caller must not do what it meant to record.
+I2  Writers exclude each other with `flock`; the chain has one order whatever they do.
+I3  What a killed writer left is kept: a torn last line gets its newline and a record that names its digest.
+I4  A log that was unlinked, or whose last record was tampered with, takes no more records.
+
+An append is four system calls (flock, fstat, write, flock) while nobody else has written: the tail is remembered and
+valid as long as the size is what we left. Not fsynced: the log survives the death of every process, not of the power.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from _thread import allocate_lock
+from fcntl import LOCK_EX, LOCK_UN, flock
+from time import gmtime
+from time import time as wall_time
+
+from saggar.audit.chain import TORN, Position, resume, torn_detail
+from saggar.audit.record import MAX_LINE, build
+from saggar.core.errors import ParseError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class AuditLog:
+    """Appends chained records to `path` for `task`. Safe among threads, processes and across `fork`.
+
+    wall: seconds since the epoch, for tests. Raises `OSError` where the file cannot be opened; never follows a symlink.
+    """
+
+    __slots__ = ("_fd", "_mutex", "_pid", "_position", "_second", "_size", "_stamp", "_wall", "path", "task")
+
+    def __init__(self, path: str, task: str, *, wall: Callable[[], float] = wall_time) -> None:
+        self.path = path
+        self.task = task
+        self._wall = wall
+        self._second = -1
+        self._stamp = ""
+        self._fd = -1
+        self._open()
+
+    def _open(self) -> None:
+        self._fd = os.open(self.path, _FLAGS, 0o600)
+        self._pid = os.getpid()
+        self._mutex = allocate_lock()
+        self._position = Position()
+        self._size = -1
+
+    def append(
+        self,
+        kind: str,
+        *,
+        layer: str,
+        effect: str = "",
+        reason: str = "",
+        rule: str = "",
+        detail: dict[str, Any] | None = None,
+    ) -> tuple[int, str]:
+        """Write one record; its (seq, hash). Raises `OSError` (I1, I4)."""
+        if self._pid != os.getpid():
+            # flock belongs to the open file: after a fork parent and child would share one lock
+            self._open()
+        fd = self._fd
+        with self._mutex:
+            flock(fd, LOCK_EX)
+            try:
+                self._catch_up()
+                return self._write(kind, layer=layer, effect=effect, reason=reason, rule=rule, detail=detail or {})
+            finally:
+                flock(fd, LOCK_UN)
+
+    def head(self) -> tuple[int, str]:
+        """(seq, hash) of the last record, -1 and zeros where there is none."""
+        if self._pid != os.getpid():
+            self._open()
+        with self._mutex:
+            flock(self._fd, LOCK_EX)
+            try:
+                self._catch_up()
+                return self._position.seq, self._position.hash
+            finally:
+                flock(self._fd, LOCK_UN)
+
+    def close(self) -> None:
+        """Give the descriptor back; appending afterwards raises `OSError`."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _catch_up(self) -> None:
+        status = os.fstat(self._fd)
+        if not status.st_nlink:
+            raise OSError(errno.ENOENT, "the audit log was removed", self.path)
+        size = status.st_size
+        if size == self._size:
+            return
+        self._position = self._read_position(size)
+        self._size = size
+        torn, ended = self._position.torn, self._position.ended
+        if torn:
+            before = b"" if ended else b"\n"
+            self._write(TORN, layer="audit", reason="writer_died", detail=torn_detail(torn), before=before)
+        elif not ended:
+            # the writer died between a whole record and its newline
+            self._size = self._put(b"\n")
+
+    def _read_position(self, size: int) -> Position:
+        want = 8 * 1024
+        while True:
+            want = min(want, size)
+            window = os.pread(self._fd, want, size - want) if want else b""
+            if len(window) != want:
+                raise OSError(errno.EIO, "the audit log shrank while it was read", self.path)
+            try:
+                position = resume(window, whole=want == size)
+            except ParseError as e:
+                raise OSError(errno.EBADMSG, f"the audit log is damaged: {e}", self.path) from None
+            if position is not None:
+                return position
+            if want > 2 * MAX_LINE:
+                raise OSError(errno.EBADMSG, "the audit log is damaged: a line is too long", self.path)
+            want *= 4
+
+    def _write(
+        self,
+        kind: str,
+        *,
+        layer: str,
+        detail: dict[str, Any],
+        effect: str = "",
+        reason: str = "",
+        rule: str = "",
+        before: bytes = b"",
+    ) -> tuple[int, str]:
+        seq = self._position.seq + 1
+        line, hash_ = build(
+            seq=seq,
+            time=self._now(),
+            task=self.task,
+            layer=layer,
+            kind=kind,
+            effect=effect,
+            reason=reason,
+            rule=rule,
+            detail=detail,
+            prev=self._position.hash,
+        )
+        size = self._put(before + line)
+        # in this order: an interrupt between the two must leave a size that makes the next append look again
+        self._position = Position(seq=seq, hash=hash_)
+        self._size = size
+        return seq, hash_
+
+    def _put(self, data: bytes) -> int:
+        size, self._size = self._size, -1
+        try:
+            written = os.write(self._fd, data)
+        except OSError:
+            os.ftruncate(self._fd, size)
+            raise
+        if written != len(data):
+            # a full disk takes part of a write first; what is missing gets no second try
+            os.ftruncate(self._fd, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+        return size + written
+
+    def _now(self) -> str:
+        now = self._wall()
+        second = int(now)
+        if second != self._second:
+            t = gmtime(second)
+            self._stamp = f"{t[0]:04d}-{t[1]:02d}-{t[2]:02d}T{t[3]:02d}:{t[4]:02d}:{t[5]:02d}"
+            self._second = second
+        return f"{self._stamp}.{int((now - second) * 1e6):06d}Z"
