@@ -177,7 +177,7 @@ class Label(Frozen):
         )
         if bad:
             raise ParseError("`readers` is a bounded list of text, or null for anybody", reason="label_readers")
-        if not isinstance(integrity, str) or integrity not in RANK:
+        if integrity not in (USER, SYSTEM, DIRECTORY, UNTRUSTED):
             raise ParseError("`integrity` is user, system, directory or untrusted", reason="label_integrity")
         return Label((Source.from_json(s) for s in sources), readers=readers, integrity=integrity)
 
