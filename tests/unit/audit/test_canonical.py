@@ -53,7 +53,7 @@ def test_numbers_print_as_ecmascript_prints_them(bits, text):
         ({}, "{}"),
         ([], "[]"),
         ({"b": 1, "a": [True, False, None, ()]}, '{"a":[true,false,null,[]],"b":1}'),
-        ("\b\t\n\f\r\"\\/\x00\x1f\x7f", '"\\b\\t\\n\\f\\r\\"\\\\/\\u0000\\u001f\x7f"'),
+        ('\b\t\n\f\r"\\/\x00\x1f\x7f', '"\\b\\t\\n\\f\\r\\"\\\\/\\u0000\\u001f\x7f"'),
         # UTF-16 code units: a surrogate pair sorts before U+FB33
         ({"\ufb33": 1, "\U0001f600": 2, "\u20ac": 3, "\r": 4, "1": 5, "\u0080": 6, "\u00f6": 7},
          '{"\\r":4,"1":5,"\u0080":6,"\u00f6":7,"\u20ac":3,"\U0001f600":2,"\ufb33":1}'),
