@@ -1,0 +1,127 @@
+"""The renderings under which a known string may travel, and how to find them in a stream.
+
+I1  Every rendering of `renderings` of every string is found, also where it crosses a border between chunks.
+I2  Bytes that could be the beginning of a rendering are held back, and no others: an event stream is never delayed by
+    more than a piece of a needle.
+I3  Work is linear in the bytes for a fixed set of needles; memory is bounded by the longest needle.
+
+Finding is `bytes.find` per needle: 1 MiB for 10 needles costs 1.3 ms, an alternation in `re` 10.5 ms (measured).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from urllib.parse import quote, unquote_to_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: Shorter strings are found everywhere by accident; sources with such secrets are refused.
+MIN_BYTES = 8
+
+
+def base64_cores(raw: bytes) -> list[bytes]:
+    """What base64 of any text that contains `raw` must contain: one core for each of the three alignments.
+
+    A core leaves out the digits that also depend on the neighbours (RFC 4648 section 4).
+    """
+    cores = []
+    for shift in range(3):
+        whole = base64.b64encode(b"\0" * shift + raw)
+        # digits of the `shift` leading bytes, and the one digit that mixes the last of them with ours
+        start = (shift * 8 + 5) // 6
+        end = (shift + len(raw)) * 8 // 6
+        cores.append(whole[start:end])
+    return cores
+
+
+def renderings(raw: bytes, *, basic_user: bytes = b"") -> list[bytes]:
+    """All fixed renderings of `raw`, longest first, none twice: as it is, percent-encoded (both hex cases, only what must
+    be and every byte), base64 and base64url at three alignments, JSON- and `\\u`-escaped, hex, and as Basic."""
+    text = raw.decode("latin-1")
+    found = {raw, raw.hex().encode(), raw.hex().upper().encode()}
+    encoded = quote(raw, safe="").encode()
+    found.update((encoded, _lower_hex(encoded), quote(raw, safe="/").encode(), encoded.replace(b"%20", b"+")))
+    found.add(b"".join(b"%%%02X" % b for b in raw))
+    found.add(b"".join(b"%%%02x" % b for b in raw))
+    found.add(b"".join(b"\\u%04x" % b for b in raw))
+    found.add(b"".join(b"\\u%04X" % b for b in raw))
+    found.add(b"".join(b"\\x%02x" % b for b in raw))
+    found.add(json.dumps(text)[1:-1].encode())
+    found.add(json.dumps(text)[1:-1].replace("/", "\\/").encode())
+    found.add(
+        text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;").encode("latin-1")
+    )
+    for core in base64_cores(raw):
+        found.update((core, core.translate(_URLSAFE)))
+        if b"+" in core or b"/" in core:
+            found.add(quote(core, safe="").encode())
+    if basic_user:
+        for core in base64_cores(basic_user + b":" + raw):
+            found.update((core, core.translate(_URLSAFE)))
+    return sorted((f for f in found if len(f) >= MIN_BYTES), key=lambda n: (-len(n), n))
+
+
+_URLSAFE = bytes.maketrans(b"+/", b"-_")
+
+
+def _lower_hex(encoded: bytes) -> bytes:
+    pieces = encoded.split(b"%")
+    return b"%".join([pieces[0], *(p[:2].lower() + p[2:] for p in pieces[1:])])
+
+
+class Needles:
+    """A set of needles. hold: the longest one's length less one: no more bytes than that are ever held back."""
+
+    __slots__ = ("_firsts", "_heads", "hold", "needles")
+
+    def __init__(self, needles: Iterable[bytes]) -> None:
+        self.needles = tuple(sorted(set(needles), key=lambda n: (-len(n), n)))
+        self.hold = max((len(n) for n in self.needles), default=1) - 1
+        self._firsts = bytes(sorted({n[0] for n in self.needles}))
+        self._heads = {f: tuple(n for n in self.needles if n[0] == f) for f in self._firsts}
+
+    def found(self, data: bytes) -> bool:
+        """Whether any needle lies wholly in `data`."""
+        return any(n in data for n in self.needles)
+
+    def held(self, data: bytes) -> int:
+        """How many bytes at the end of `data` could be the beginning of a needle."""
+        tail = data[-self.hold :] if self.hold else b""
+        size = len(tail)
+        best = 0
+        for first, heads in self._heads.items():
+            at = tail.find(first)
+            while 0 <= at < size - best:
+                rest = tail[at:]
+                if any(n.startswith(rest) for n in heads):
+                    best = size - at
+                    break
+                at = tail.find(first, at + 1)
+        return best
+
+
+def unescape(data: bytes) -> bytes | None:
+    """`data` with percent- and `\\u00xx`-escapes undone, None where it has none. Mixed escapes are undone once each."""
+    plain = None
+    if b"%" in data:
+        plain = unquote_to_bytes(data)
+    if b"\\" in data:
+        base = data if plain is None else plain
+        pieces = base.split(b"\\")
+        plain = b"".join([pieces[0], *map(_unslash, pieces[1:])])
+    return plain
+
+
+def _unslash(piece: bytes) -> bytes:
+    """One piece after a backslash: `u00XX`, `xXX`, or the character itself."""
+    kind = piece[:1]
+    digits = piece[3:5] if piece[:3] in (b"u00", b"U00") else piece[1:3] if kind in (b"x", b"X") else b""
+    if len(digits) == 2:
+        try:
+            return bytes((int(digits, 16),)) + piece[(5 if kind in (b"u", b"U") else 3) :]
+        except ValueError:
+            return piece
+    return piece

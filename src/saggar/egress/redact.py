@@ -1,0 +1,81 @@
+"""A streaming scanner that keeps our secrets out of what an upstream sends back.
+
+I1  No rendering of a secret (`needles.renderings`) leaves the redactor, whatever the cuts between pieces.
+I2  Lengths never change, so `Content-Length`, ranges and frame sizes stay true: a secret in its own form becomes the
+    placeholder (cut or filled with `*`), any other rendering becomes `*`.
+I3  Bytes that cannot be the beginning of a rendering pass at once: an event stream is not delayed.
+"""
+
+from __future__ import annotations
+
+from saggar.core.errors import ParseError
+from saggar.egress.needles import MIN_BYTES, Needles, renderings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Secrets:
+    """Compiled once per secret version; shared by all streams of one host."""
+
+    __slots__ = ("count", "needles", "pairs")
+
+    def __init__(self, secrets: Iterable[tuple[bytes, str]], *, basic_user: bytes = b"") -> None:
+        """secrets: `(secret, placeholder or "")`. Raises ParseError for a secret too short to be told from chance."""
+        pairs: dict[bytes, bytes] = {}
+        self.count = 0
+        for secret, placeholder in secrets:
+            if len(secret) < MIN_BYTES:
+                raise ParseError(
+                    f"a secret of fewer than {MIN_BYTES} bytes cannot be kept out of answers", reason="secret_too_short"
+                )
+            self.count += 1
+            for form in renderings(secret, basic_user=basic_user):
+                shown = placeholder.encode()[: len(form)] if form == secret else b""
+                pairs[form] = shown + b"*" * (len(form) - len(shown))
+        self.needles = Needles(pairs)
+        self.pairs = tuple((n, pairs[n]) for n in self.needles.needles)
+
+    def clean(self, data: bytes) -> bytes:
+        """`data` as a whole, redacted; the same object where there was nothing."""
+        for needle, shown in self.pairs:
+            if needle in data:
+                data = data.replace(needle, shown)
+        return data
+
+
+class Redactor:
+    """One response body. `feed` gives what may pass now; `end` the rest."""
+
+    __slots__ = ("_held", "_secrets", "hits")
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._held = b""
+        self.hits = 0
+
+    def feed(self, piece: bytes) -> bytes:
+        secrets = self._secrets
+        data = self._held + piece if self._held else piece
+        clean = secrets.clean(data)
+        if clean is not data:
+            self.hits += 1
+        held = secrets.needles.held(clean)
+        if held:
+            self._held = clean[-held:]
+            return clean[:-held]
+        self._held = b""
+        return clean
+
+    def last(self, piece: bytes) -> bytes:
+        """`feed` and `end` in one: nothing follows, so nothing need be held."""
+        data = self._held + piece if self._held else piece
+        self._held = b""
+        clean = self._secrets.clean(data)
+        if clean is not data:
+            self.hits += 1
+        return clean
+
+    def end(self) -> bytes:
+        return self.last(b"")

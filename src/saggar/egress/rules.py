@@ -1,0 +1,247 @@
+"""What may be asked of an allowed host: methods, canonical paths, query, headers, content type, size.
+
+I1  No rule is a deny; deny beats ask beats allow, in whatever order the file has them.
+I2  A deny rule matches at least what an allow rule with the same conditions matches: paths also without regard to case
+    and to a last `/`, query and headers at any occurrence. An allow rule needs every occurrence to match.
+I3  A verdict names the rule that decided it; the same request gets the same verdict.
+I4  Deciding needs the head alone. What the head cannot say (a chunked body's size) comes back as a limit to enforce.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from saggar.core.decision import ALLOW, ASK, DENY, STRENGTH, Decision
+from saggar.core.errors import ParseError
+from saggar.egress.glob import Glob, PathPattern
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any, Literal
+
+#: Known to every rule. Others (WebDAV, `LIST`) must be named by a rule; TRACE and CONNECT are never methods here.
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+NEVER = frozenset({"TRACE", "TRACK", "CONNECT", "PRI", "DEBUG"})
+
+_METHOD = re.compile(r"[A-Z][A-Z0-9\-]{0,31}")
+_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~\-]{1,128}")
+_TYPE = re.compile(r"[a-z0-9!#$&^_.+\-]+/(?:[a-z0-9!#$&^_.+\-]+|\*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The head of a request in canonical form. path: text of `Target.path`; headers: lower-case names, in order.
+    body_bytes: 0 where there is none, None where only the end will tell (chunked)."""
+
+    method: str
+    path: str
+    query: Sequence[tuple[str, str]] = ()
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    body_bytes: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """decision: who said what. body_limit: bytes of body that may pass, None for no limit of the rules."""
+
+    decision: Decision
+    body_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One `[[egress.allow.rules]]`. Empty conditions match everything."""
+
+    id: str
+    effect: Literal["allow", "ask", "deny"]
+    methods: frozenset[str] = frozenset()
+    paths: tuple[PathPattern, ...] = ()
+    query: tuple[tuple[str, Glob], ...] = ()
+    headers: tuple[tuple[bytes, Glob], ...] = ()
+    content_types: tuple[str, ...] = ()
+    max_body_bytes: int | None = None
+    reason: str = ""
+    verdict: Verdict = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        reason = self.reason or {ALLOW: "rule_allows", ASK: "rule_asks", DENY: "rule_denies"}[self.effect]
+        public = "" if self.effect == ALLOW else f"{self.effect} by rule `{self.id}`"
+        decision = Decision(self.effect, reason, layer="L2", rule=self.id, public=public)
+        object.__setattr__(self, "verdict", Verdict(decision, self.max_body_bytes))
+
+    def matches(self, request: Request) -> bool:
+        if self.methods and request.method not in self.methods:
+            return False
+        if self.effect == DENY:
+            return self._matches_any(request)
+        return self._matches_all(request)
+
+    def _matches_all(self, request: Request) -> bool:
+        if self.paths and not any(p.matches(request.path) for p in self.paths):
+            return False
+        for name, glob in self.query:
+            values = [v for n, v in request.query if n == name]
+            if not values or not all(glob.matches(v) for v in values):
+                return False
+        for header, glob in self.headers:
+            found = [v for n, v in request.headers if n == header]
+            if not found or not all(glob.matches(v.decode("latin-1")) for v in found):
+                return False
+        if self.content_types and request.body_bytes != 0 and not _all_types(request.headers, self.content_types):
+            return False
+        return self.max_body_bytes is None or request.body_bytes is None or request.body_bytes <= self.max_body_bytes
+
+    def _matches_any(self, request: Request) -> bool:
+        if self.paths and not any(_wide(p, request.path) for p in self.paths):
+            return False
+        for name, glob in self.query:
+            if not any(glob.matches(v) for n, v in request.query if n.casefold() == name.casefold()):
+                return False
+        for header, glob in self.headers:
+            if not any(glob.matches(v.decode("latin-1")) for n, v in request.headers if n == header):
+                return False
+        if self.content_types and not _any_type(request.headers, self.content_types):
+            return False
+        # a deny with a size is "larger than": unknown sizes count as larger
+        return self.max_body_bytes is None or request.body_bytes is None or request.body_bytes > self.max_body_bytes
+
+
+def _wide(pattern: PathPattern, path: str) -> bool:
+    """A deny must also catch what a server without regard to case or to a last slash would treat as the same."""
+    if pattern.matches(path):
+        return True
+    folded = _folded(pattern)
+    lower = path.lower()
+    other = lower[:-1] if lower.endswith("/") and len(lower) > 1 else lower + "/"
+    return folded.matches(lower) or folded.matches(other)
+
+
+_FOLDED: dict[str, PathPattern] = {}
+
+
+def _folded(pattern: PathPattern) -> PathPattern:
+    """`pattern` in lower case; escapes are folded on both sides alike."""
+    found = _FOLDED.get(pattern.text)
+    if found is None:
+        found = PathPattern(
+            pattern.text.lower(),
+            pattern.literal.lower() if pattern.literal is not None else None,
+            tuple(tuple(tuple(part.lower() for part in parts) for parts in run) for run in pattern.runs),
+        )
+        if len(_FOLDED) < 4096:
+            _FOLDED[pattern.text] = found
+    return found
+
+
+def _media_type(value: bytes) -> str:
+    return value.partition(b";")[0].strip().decode("latin-1").lower()
+
+
+def _type_in(kind: str, wanted: tuple[str, ...]) -> bool:
+    return kind in wanted or f"{kind.partition('/')[0]}/*" in wanted
+
+
+def _all_types(headers: Sequence[tuple[bytes, bytes]], wanted: tuple[str, ...]) -> bool:
+    kinds = [_media_type(v) for n, v in headers if n == b"content-type"]
+    return len(kinds) == 1 and _type_in(kinds[0], wanted)
+
+
+def _any_type(headers: Sequence[tuple[bytes, bytes]], wanted: tuple[str, ...]) -> bool:
+    kinds = [_media_type(v) for n, v in headers if n == b"content-type"]
+    # a server may guess where nothing, or more than one thing, is said
+    return len(kinds) != 1 or _type_in(kinds[0], wanted)
+
+
+def _none(reason: str, public: str) -> Verdict:
+    return Verdict(Decision(DENY, reason, layer="L2", public=public))
+
+
+_NO_RULE = _none("no_rule_matches", "no rule of this host allows the request")
+_NO_METHOD = _none("method_not_allowed", "no rule of this host allows the method")
+_BAD_METHOD = _none("method_unknown", "the method is unknown here")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRules:
+    """The rules of one host, strongest effect first so that the first match decides (I1)."""
+
+    rules: tuple[Rule, ...]
+    extra_methods: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, rules: Iterable[Rule]) -> HttpRules:
+        ordered = tuple(sorted(rules, key=lambda r: -STRENGTH[r.effect]))
+        named = frozenset(m for r in ordered if r.effect != DENY for m in r.methods)
+        return cls(ordered, named - METHODS)
+
+    def decide(self, request: Request) -> Verdict:
+        method = request.method
+        if method not in METHODS and (method in NEVER or method not in self.extra_methods):
+            return _BAD_METHOD
+        for rule in self.rules:
+            if rule.matches(request):
+                return rule.verdict
+        if not any(not r.methods or method in r.methods for r in self.rules if r.effect != DENY):
+            return _NO_METHOD
+        return _NO_RULE
+
+
+#: A host without rules of its own: every known method and path.
+OPEN = HttpRules.of([Rule("host", ALLOW)])
+
+_KEYS = {"id", "effect", "methods", "paths", "query", "headers", "content_types", "max_body", "reason"}
+
+
+def parse_rule(data: dict[str, Any], default_id: str) -> Rule:
+    """One rule from its JSON shape. Raises ParseError (`bad_rule`, `bad_pattern`) with the key that is wrong."""
+    unknown = sorted(set(data) - _KEYS)
+    if unknown:
+        raise ParseError(f"unknown key `{unknown[0]}` in a rule", reason="bad_rule")
+    effect = data.get("effect", ALLOW)
+    if effect not in STRENGTH:
+        raise ParseError(f"effect `{effect}` is not `allow`, `ask` or `deny`", reason="bad_rule")
+    methods = frozenset(_texts(data, "methods"))
+    for method in sorted(methods):
+        if not _METHOD.fullmatch(method) or method in NEVER:
+            raise ParseError(f"method `{method}` cannot be allowed", reason="bad_rule")
+    kinds = tuple(_texts(data, "content_types"))
+    for kind in kinds:
+        if not _TYPE.fullmatch(kind):
+            raise ParseError(f"content type `{kind}` is not `type/subtype` in lower case", reason="bad_rule")
+    size = data.get("max_body")
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
+        raise ParseError("`max_body` is not a number of bytes", reason="bad_rule")
+    return Rule(
+        id=str(data.get("id") or default_id),
+        effect=effect,
+        methods=methods,
+        paths=tuple(PathPattern.parse(p) for p in _texts(data, "paths")),
+        query=tuple((n, Glob.parse(v)) for n, v in _pairs(data, "query")),
+        headers=tuple((n.encode(), Glob.parse(v)) for n, v in _pairs(data, "headers") if _header_name(n)),
+        content_types=kinds,
+        max_body_bytes=size,
+        reason=str(data.get("reason", "")),
+    )
+
+
+def _texts(data: dict[str, Any], key: str) -> list[str]:
+    value = data.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value) or (key in data and not value):
+        raise ParseError(f"`{key}` is not a list of strings with at least one", reason="bad_rule")
+    return value
+
+
+def _pairs(data: dict[str, Any], key: str) -> list[tuple[str, str]]:
+    value = data.get(key, {})
+    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+        raise ParseError(f"`{key}` is not a table of name and pattern", reason="bad_rule")
+    return list(value.items())
+
+
+def _header_name(name: str) -> bool:
+    if not _NAME.fullmatch(name):
+        raise ParseError(f"header name `{name[:40]}` is not a lower-case token", reason="bad_rule")
+    return True
