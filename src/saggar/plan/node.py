@@ -1,0 +1,143 @@
+"""Labelled values: what the executor's store holds, and the only form in which a plan's data exists.
+
+I1  Data never leaves a node without its label: `raw` is called at the three borders alone (a tool's arguments, the
+    worker's input, the reply), each of which has looked at `whole` first.
+I2  Labels are per field and per element: a child's effective label is its own joined with every container's above it;
+    a container's own label covers its length, order and keys.
+I3  `NOT_ENOUGH` is a value with a label like any other; no operation turns it into an exception.
+I4  `verbatim` survives reading and copying only; every operation that computes drops it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from saggar.core.label import DIRECTORY, NEUTRAL, Label, join, join_all
+
+#: deepest JSON that may enter the store; a tool that returns deeper data fails as a peer
+MAX_DEPTH = 32
+MAX_NODES = 200_000
+
+
+class NotEnough:
+    """`not enough information`: the worker could not say, a tool failed, or a value has the wrong type."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "not enough information"
+
+
+NOT_ENOUGH: Final = NotEnough()
+
+Scalar = str | int | float | bool | None | NotEnough
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """data: a scalar, a tuple of nodes, or a dict of nodes. verbatim: the text stands, unchanged, in one single leaf
+    of the data that a worker was shown, so whoever wrote that leaf knows it already (see `flow`). names: the field is
+    one by which people name an object; `author` is the principal who wrote it."""
+
+    data: Scalar | tuple[Node, ...] | Mapping[str, Node]
+    label: Label = NEUTRAL
+    verbatim: bool = False
+    names: bool = False
+
+    @property
+    def known(self) -> bool:
+        return self.data is not NOT_ENOUGH
+
+    def under(self, label: Label) -> Node:
+        """The same value with `label` joined in (I2: a container hands its own down)."""
+        joined = join(self.label, label)
+        if joined is self.label:
+            return self
+        # a choice that an attacker had a hand in is no longer the user's, and one made by private data could be read
+        # off from which of two links was fetched: both marks fall when the surroundings are worse than the leaf
+        return Node(
+            self.data,
+            joined,
+            self.verbatim and joined.readers == self.label.readers,
+            self.names and label.at_least(DIRECTORY),
+        )
+
+    def items(self) -> tuple[Node, ...]:
+        """The elements of a list, each under the list's own label; empty for anything else."""
+        return tuple(n.under(self.label) for n in self.data) if isinstance(self.data, tuple) else ()
+
+    def get(self, key: Scalar) -> Node:
+        """Field or element, or `NOT_ENOUGH` under this node's label where there is none."""
+        data = self.data
+        if isinstance(data, Mapping) and isinstance(key, str) and key in data:
+            return data[key].under(self.label)
+        if isinstance(data, tuple) and type(key) is int and -len(data) <= key < len(data):
+            return data[key].under(self.label)
+        return missing(self.label)
+
+
+def missing(*labels: Label) -> Node:
+    return Node(NOT_ENOUGH, join(*labels))
+
+
+def leaves(node: Node) -> Iterator[Node]:
+    """Every scalar with its effective label; an empty container counts as one leaf."""
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        if isinstance(top.data, tuple):
+            children: list[Node] = list(top.items())
+        elif isinstance(top.data, Mapping):
+            children = [child.under(top.label) for child in top.data.values()]
+        else:
+            yield top
+            continue
+        if not children:
+            yield top
+        stack.extend(reversed(children))
+
+
+def whole(node: Node) -> Label:
+    """The label of everything in the node together."""
+    if not isinstance(node.data, tuple | Mapping):
+        return node.label
+    return join_all(dict.fromkeys([node.label, *(leaf.label for leaf in leaves(node))]))
+
+
+def complete(node: Node) -> bool:
+    """Whether no leaf is `NOT_ENOUGH`."""
+    return all(leaf.known for leaf in leaves(node))
+
+
+def raw(node: Node) -> Any:
+    """The bare data; see I1 for who may call it. `NOT_ENOUGH` becomes None."""
+    data = node.data
+    if isinstance(data, tuple):
+        return [raw(child) for child in data]
+    if isinstance(data, Mapping):
+        return {key: raw(child) for key, child in data.items()}
+    return None if data is NOT_ENOUGH else data
+
+
+def of(value: Any, label: Label = NEUTRAL, *, depth: int = 0) -> Node:
+    """A node of plain JSON data, one label over all of it. Raises `ValueError` beyond MAX_DEPTH or for foreign types."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"data is nested deeper than {MAX_DEPTH}")
+    if isinstance(value, list | tuple):
+        return Node(tuple(of(v, label, depth=depth + 1) for v in value), label)
+    if isinstance(value, Mapping):
+        return Node({str(k): of(v, label, depth=depth + 1) for k, v in value.items()}, label)
+    if value is None or isinstance(value, str | int | float | bool | NotEnough):
+        return Node(value, label)
+    raise ValueError(f"`{type(value).__name__}` is not plain data")
+
+
+def same(a: Node, b: Node) -> bool:
+    """Equality of the data alone, labels aside; a boolean is not a number."""
+    if isinstance(a.data, tuple) and isinstance(b.data, tuple):
+        return len(a.data) == len(b.data) and all(map(same, a.data, b.data))
+    if isinstance(a.data, Mapping) and isinstance(b.data, Mapping):
+        return a.data.keys() == b.data.keys() and all(same(a.data[k], b.data[k]) for k in a.data)
+    return isinstance(a.data, bool) == isinstance(b.data, bool) and a.data == b.data
