@@ -119,20 +119,23 @@ class FieldLabel:
     integrity: one of `INTEGRITY`. source: a name for where the value comes from, by default the tool's resource.
     readers: `*` for everyone, `owner` for the user alone, else a path of the output that holds the readers' names
     (`[].recipients`). private: the value is one that the lethal trifecta counts.
+    names: people call the object by this field (a file name, an event's title), so picking by it with the user's own
+    words is the user's choice. author: path of the output that says who wrote this field (`[].sender`); what the user
+    wrote counts as `directory`. A path that ends in `#` labels the list or object itself: its length, order and keys.
     """
 
     integrity: str = "untrusted"
     readers: str = "owner"
     source: str = ""
     private: bool = True
+    names: bool = False
+    author: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "integrity": self.integrity,
-            "readers": self.readers,
-            "source": self.source,
-            "private": self.private,
-        }
+        out = {"integrity": self.integrity, "readers": self.readers, "source": self.source, "private": self.private}
+        if self.names:
+            out["names"] = True
+        return out | ({"author": self.author} if self.author else {})
 
 
 @dataclass(frozen=True, slots=True)

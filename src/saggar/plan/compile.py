@@ -43,7 +43,7 @@ FORMS = frozenset(
 )
 
 SCHEMA_WORDS: dict[str, TypeSpec] = {
-    **{word: TypeSpec(word) for word in ("string", "integer", "number", "boolean")},  # type: ignore[arg-type]
+    **{word: TypeSpec(word) for word in ("string", "integer", "number", "boolean")},
     **{word: TypeSpec("string", format=word) for word in ("url", "email", "date")},
 }
 
@@ -267,7 +267,11 @@ class _Compiler:
         step_id = self.next_id()
         outer, self.out = self.out, []
         try:
-            keep = self.conjunction(gen.ifs)
+            self.pure += 1  # the test comes before the round's calls, so it may not contain any
+            try:
+                keep = self.conjunction(gen.ifs)
+            finally:
+                self.pure -= 1
             value = self.expr(node.elt)
             body = tuple(self.out)
         finally:
@@ -340,7 +344,7 @@ class _Compiler:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "one_of":
             return TypeSpec("string", enum=tuple(self.constant(a, str) for a in node.args))
         hint = f"a word of {', '.join(SCHEMA_WORDS)}; [T]; {{'name': T}}; one_of('a', 'b')"
-        self.refuse(node, "not a schema", hint)
+        return self.refuse(node, "not a schema", hint)
 
     def lambda_of(self, node: ast.expr) -> tuple[str, Expr]:
         if not isinstance(node, ast.Lambda) or len(node.args.args) != 1 or node.args.vararg or node.args.kwonlyargs:
@@ -417,7 +421,7 @@ class _Compiler:
             return Op("neg", (self.expr(node.operand),))
         if isinstance(node.op, ast.Not):
             return Op("not", (self.expr(node.operand),))
-        self.unknown(node.op)
+        return self.unknown(node.op)
 
     def boolean(self, node: ast.BoolOp) -> Expr:
         word = "and" if isinstance(node.op, ast.And) else "or"

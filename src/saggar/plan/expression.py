@@ -317,9 +317,8 @@ def from_json(x: object, depth: int = 0) -> Expr:
         return ListOf(_list(x["list"], depth))
     if keys == {"text"}:
         return Text(_list(x["text"], depth))
-    if keys == {"object"} and isinstance(x["object"], dict) and len(x["object"]) <= MAX_PARTS:
-        if all(isinstance(k, str) and len(k) <= 64 for k in x["object"]):
-            return ObjectOf(tuple((k, from_json(v, depth + 1)) for k, v in x["object"].items()))
+    if keys == {"object"} and isinstance(x["object"], dict) and _field_names(x["object"]):
+        return ObjectOf(tuple((k, from_json(v, depth + 1)) for k, v in x["object"].items()))
     if keys == {"each"} and isinstance(x["each"], dict):
         each = x["each"]
         if set(each) <= {"var", "in", "value", "where"} and is_name(each.get("var")):
@@ -328,6 +327,10 @@ def from_json(x: object, depth: int = 0) -> Expr:
                 each["var"], from_json(each.get("in"), depth + 1), from_json(each.get("value"), depth + 1), where
             )
     raise ParseError("not an expression of a plan", reason="plan_expression")
+
+
+def _field_names(x: dict[Any, Any]) -> bool:
+    return len(x) <= MAX_PARTS and all(isinstance(k, str) and len(k) <= 64 for k in x)
 
 
 def _list(x: object, depth: int) -> tuple[Expr, ...]:

@@ -84,7 +84,8 @@ class Select:
 @dataclass(frozen=True, slots=True)
 class ForEach:
     """At most `bound` rounds; more elements than that end the plan with `LimitExceeded`, never in silence.
-    collect: value of each round, gathered into the list `out`; keep: only rounds where it is true."""
+    collect: value of each round, gathered into the list `out`; keep: tested
+    before the round, which is skipped where it is not true."""
 
     id: str
     var: str
