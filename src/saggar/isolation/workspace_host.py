@@ -1,0 +1,301 @@
+"""The host side of a cell's workspace: which directory, in which mode, over which layer, and what will not work there.
+
+I1  The workspace is one open directory; its path is resolved once, and whoever uses the path again compares inodes.
+I2  `/`, the caller's home and what is above it are refused unless the policy says `unsafe_broad`; the state directory
+    may be neither inside nor above the workspace, whatever the policy says.
+I3  Preparing costs no copy and no look at every file: one bounded scan, continued beside the run.
+I4  A root caller's cell gets layer directories of host ids from HOST_IDS on, never of host uid 0.
+
+On the `saggar run` path. The cell's launcher takes `Workspace.plan` (JSON) and `Workspace.fds`, see `workspace_mount_host`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from saggar.core.decision import Frozen
+from saggar.core.errors import Unenforceable, UsageError
+from saggar.isolation.workspace_scan_host import Caveat, Scan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from saggar.isolation.state_host import RunDir, State
+    from saggar.policy.model import Policy
+
+#: first of the 65536 host ids that a root caller's cells run under: the first range that systemd's UIDS-GIDS.md leaves
+#: unused (0x70000000), so neither a user, a container nor a subordinate range of a common tool lives there
+HOST_IDS = 0x7000_0000
+HOST_IDS_COUNT = 65536
+
+SCAN_BUDGET_S = 0.05
+#: where every owner is mapped, a scan can find nothing that must be said first: only trees read within this wait
+SCAN_BUDGET_MAPPED_S = 0.005
+
+_RENAME = Caveat(
+    "rename_directory",
+    "renaming a directory that was there before gives EXDEV in the copy-on-write workspace (mv, npm and cargo then copy)",
+)
+_READ_WRITE = Caveat(
+    "read_write",
+    "the workspace is the host's own: what the command changes or deletes there is changed, protected paths included",
+)
+
+
+class CallerIds(Frozen):
+    """Who asks. uid, gid: effective. privileged: root with CAP_SYS_ADMIN over the host's mounts, so that owners can be
+    mapped; a caller without gets one mapped owner and group."""
+
+    __slots__ = ("gid", "privileged", "uid")
+    uid: int
+    gid: int
+    privileged: bool
+
+    def __init__(self, *, uid: int, gid: int, privileged: bool) -> None:
+        self._set(uid=uid, gid=gid, privileged=privileged)
+
+
+class Workspace:
+    """A prepared workspace. `plan` is JSON-ready; `fds` are [workspace, layer] (as many as the mode has).
+
+    ids: (uid, gid) that the command runs as *inside the mapping*: for a root caller the owner of the workspace, seen
+    through HOST_IDS; else the caller. caveats: what to say before the run.
+    """
+
+    __slots__ = ("_scan", "caveats", "fd", "ids", "layer", "layer_fd", "mode", "path", "plan", "resolved_from")
+
+    def __init__(self, *, mode: str, path: str, fd: int, ids: tuple[int, int]) -> None:
+        self.mode = mode
+        self.path = path
+        self.fd = fd
+        self.ids = ids
+        self.layer = "none"
+        self.layer_fd = -1
+        self.caveats: tuple[Caveat, ...] = ()
+        self.resolved_from = ""
+        self.plan: dict[str, Any] = {"mode": mode}
+        self._scan: Scan | None = None
+
+    @property
+    def fds(self) -> list[int]:
+        return [fd for fd in (self.fd, self.layer_fd) if fd >= 0]
+
+    def finish(self) -> None:
+        """The command ended: let the scan end (it is at most a fraction of a second behind) and close what is ours."""
+        if self._scan is not None:
+            self._scan.finish()
+            self._scan = None
+        self.close()
+
+    def close(self) -> None:
+        """Give the descriptors back, whatever the scan still does."""
+        if self._scan is not None:
+            self._scan.finish(wait=False)
+            self._scan = None
+        for fd in self.fds:
+            os.close(fd)
+        self.fd = self.layer_fd = -1
+
+
+def prepare(
+    policy: Policy, run: RunDir, state: State, *, caller: CallerIds, env: Mapping[str, str], cwd: str
+) -> Workspace:
+    """Open and check the workspace, and make the run's layer directories.
+
+    env: only HOME is read. cwd: absolute, used where the policy names no directory. Raises UsageError (missing,
+    unreadable, too broad, entangled with the state directory) and Unenforceable (a root caller that may not map owners).
+    """
+    mode = policy.workspace.mode
+    if mode == "none":
+        ids = (0, 0) if caller.privileged else (caller.uid, caller.gid)
+        return Workspace(mode=mode, path="", fd=-1, ids=ids)
+    asked = os.path.normpath(os.path.join(cwd, policy.workspace.path))
+    path = os.path.realpath(asked)
+    fd = _open_workspace(path)
+    try:
+        status = os.fstat(fd)
+        _refuse_broad(status, path, env, broad=policy.workspace.unsafe_broad)
+        _refuse_entangled(status, path, state)
+        workspace = Workspace(mode=mode, path=path, fd=fd, ids=_ids(status, caller))
+        workspace.resolved_from = asked if asked != path else ""
+        workspace.plan.update(
+            path=path,
+            device=status.st_dev,
+            inode=status.st_ino,
+            privileged=caller.privileged,
+            ids=list(workspace.ids),
+            protect=_policy_inside(policy, path),
+        )
+        if mode == "copy-on-write":
+            _prepare_layer(workspace, policy, run, caller)
+            _start_scan(workspace, run, caller)
+        elif mode == "read-write":
+            workspace.caveats = (_READ_WRITE,)
+    except BaseException:
+        os.close(fd)
+        raise
+    _record(workspace, run)
+    return workspace
+
+
+def _open_workspace(path: str) -> int:
+    try:
+        # O_RDONLY, not O_PATH: a workspace that the caller cannot list is an error here and not a riddle inside
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise UsageError(f"the workspace `{path}` does not exist", hint="give a directory with `--workspace`") from None
+    except NotADirectoryError:
+        raise UsageError(
+            f"the workspace `{path}` is not a directory", hint="give a directory with `--workspace`"
+        ) from None
+    except PermissionError:
+        raise UsageError(
+            f"the workspace `{path}` cannot be read by user {os.geteuid()}",
+            hint="it needs read and search permission, or `--workspace none`",
+        ) from None
+    except OSError as e:
+        raise UsageError(f"the workspace `{path}` cannot be opened: {os.strerror(e.errno or 0)}") from e
+
+
+def _ids(status: os.stat_result, caller: CallerIds) -> tuple[int, int]:
+    if not caller.privileged:
+        return caller.uid, caller.gid
+    return (
+        status.st_uid if status.st_uid < HOST_IDS_COUNT else 0,
+        status.st_gid if status.st_gid < HOST_IDS_COUNT else 0,
+    )
+
+
+def _ancestors(path: str) -> list[str]:
+    """`path` and every directory above it, up to and with `/`."""
+    found = [path]
+    while path != "/":
+        path = os.path.dirname(path)
+        found.append(path)
+    return found
+
+
+def _same(status: os.stat_result, path: str) -> bool:
+    try:
+        other = os.stat(path)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == (other.st_dev, other.st_ino)
+
+
+def _refuse_broad(status: os.stat_result, path: str, env: Mapping[str, str], *, broad: bool) -> None:
+    if broad:
+        return
+    hint = "give a project directory, or set `unsafe_broad = true` in `[workspace]`"
+    if _same(status, "/"):
+        raise UsageError("the workspace is `/`", hint=hint)
+    home = env.get("HOME", "")
+    if not home.startswith("/"):
+        return
+    for above in _ancestors(os.path.realpath(home)):
+        if _same(status, above):
+            what = (
+                "the caller's home directory"
+                if above == os.path.realpath(home)
+                else f"above the home directory `{home}`"
+            )
+            raise UsageError(f"the workspace `{path}` is {what}", hint=hint)
+
+
+def _refuse_entangled(status: os.stat_result, path: str, state: State) -> None:
+    hint = "set `SAGGAR_STATE_DIR` to a directory outside the workspace"
+    for above in _ancestors(os.path.realpath(state.path)):
+        if _same(status, above):
+            raise UsageError(f"saggar's state directory `{state.path}` is inside the workspace `{path}`", hint=hint)
+    identity = state.identity()
+    for above in _ancestors(path):
+        s = os.stat(above)
+        if (s.st_dev, s.st_ino) == identity:
+            raise UsageError(f"the workspace `{path}` is inside saggar's state directory", hint=hint)
+
+
+def _policy_inside(policy: Policy, path: str) -> str:
+    """The policy file's path relative to the workspace, "" when it is elsewhere: it is read-only inside, in every mode."""
+    if not policy.file:
+        return ""
+    real = os.path.realpath(policy.file)
+    prefix = path if path == "/" else path + "/"
+    return real[len(prefix) :] if real.startswith(prefix) else ""
+
+
+def tmpfs_has_user_xattrs() -> bool:
+    """Whether tmpfs takes user.* attributes (Linux 6.6), asked of a memory file: without them no overlay with
+    `userxattr` can mark a directory opaque, and `rm -rf` of a lower directory gives EIO (seen on 6.1)."""
+    try:
+        fd = os.memfd_create("saggar-probe", os.MFD_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.setxattr(fd, b"user.saggar", b"")
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _prepare_layer(workspace: Workspace, policy: Policy, run: RunDir, caller: CallerIds) -> None:
+    limits = policy.limits
+    memory_works = tmpfs_has_user_xattrs()
+    if limits.require == "enforced" and not memory_works:
+        raise Unenforceable(
+            "the disk limit of a copy-on-write workspace cannot be enforced on this kernel",
+            cause="tmpfs has no user extended attributes before Linux 6.6, so the sized layer cannot be in memory",
+            remedy='set `limits.require = "any"` (the disk limit is then a watchdog\'s), or `mode = "read-only"`',
+        )
+    workspace.layer = "memory" if limits.require == "enforced" else "disk"
+    owner = (HOST_IDS + workspace.ids[0], HOST_IDS + workspace.ids[1]) if caller.privileged else None
+    os.mkdir("layer", 0o700, dir_fd=run.fd)
+    workspace.layer_fd = os.open("layer", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=run.fd)
+    mode = os.fstat(workspace.fd).st_mode & 0o3777
+    for name in ("upper", "work"):
+        os.mkdir(name, 0o700, dir_fd=workspace.layer_fd)
+        if owner:
+            os.chown(name, *owner, dir_fd=workspace.layer_fd)
+        if name == "upper":
+            # the merged root shows the upper directory's mode, so it must be the workspace's
+            os.chmod(name, mode, dir_fd=workspace.layer_fd)
+    if owner:
+        os.fchown(workspace.layer_fd, *owner)
+    status = os.fstat(workspace.layer_fd)
+    workspace.plan["layer"] = {
+        "kind": workspace.layer,
+        "path": f"{run.path}/layer",
+        "device": status.st_dev,
+        "inode": status.st_ino,
+        "mode": mode,
+        "size": limits.disk_bytes,
+        # an inode of tmpfs costs about 1 KiB of kernel memory; 1 for each 4 KiB, and never fewer than npm needs
+        "inodes": max(65536, limits.disk_bytes // 4096),
+        "memory_works": memory_works,
+    }
+
+
+def _start_scan(workspace: Workspace, run: RunDir, caller: CallerIds) -> None:
+    scan = Scan(workspace.fd, ids=None if caller.privileged else (caller.uid, caller.gid))
+    if scan.run(SCAN_BUDGET_MAPPED_S if caller.privileged else SCAN_BUDGET_S):
+        scan.write(run.fd)
+        scan.finish()
+        workspace.caveats = (*scan.caveats(), _RENAME)
+        return
+    workspace.caveats = (*scan.caveats(), _RENAME)
+    scan.run_beside(run.fd)
+    workspace._scan = scan
+
+
+def _record(workspace: Workspace, run: RunDir) -> None:
+    run.update(
+        workspace=workspace.path,
+        mode=workspace.mode,
+        layer=workspace.layer,
+        workspace_id=[workspace.plan["device"], workspace.plan["inode"]],
+        base=HOST_IDS if workspace.plan["privileged"] else 0,
+        protect=workspace.plan["protect"],
+    )

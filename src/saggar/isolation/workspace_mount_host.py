@@ -1,0 +1,265 @@
+"""The mount side of a workspace, called in the launcher's child: own user and mount namespace, before bubblewrap.
+
+Two callers of two kinds. An unprivileged caller's child has the caller's uid, so paths work; each is opened again
+(a descriptor of the old mount namespace is refused by the kernel as a layer: EINVAL) and compared with the inode that
+the supervisor opened. A root caller's child is a host uid without rights on anything, so the still privileged launcher
+makes detached clones first (`clone_layers`), the workspace's with its owners mapped to the cell's ids; the child attaches
+them. Either way the child passes no path that it does not hold.
+
+Everything is nosuid and nodev. Overlay options: `userxattr` (the only one allowed in a user namespace; it turns
+redirect_dir and metacopy off, so the upper layer is whole files, whiteouts and opaque directories).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from time import clock_gettime_ns
+
+from saggar.core.errors import Unenforceable
+from saggar.isolation import syscalls_host as sc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: CLOCK_REALTIME_COARSE, the clock that file times are taken from; Python 3.11 has no name for it
+_COARSE = 5
+
+
+class Mounted:
+    """What the child made. root: path in the child's namespace to bind at the workspace's path inside, "" for none.
+    layer: where the changes go, `disk`, `memory` or `none`. upper_fd: of a memory layer, for the supervisor; else -1.
+    started_ns: the file systems' clock when the layers were joined; later host changes are newer than it."""
+
+    __slots__ = ("layer", "root", "started_ns", "upper_fd")
+
+    def __init__(self, *, root: str = "", layer: str = "none", upper_fd: int = -1, started_ns: int = 0) -> None:
+        self.root = root
+        self.layer = layer
+        self.upper_fd = upper_fd
+        self.started_ns = started_ns
+
+
+def clone_tree(fd: int, userns_fd: int, *, read_only: bool = False) -> int:
+    """A detached clone of the directory or file `fd`, owners mapped through `userns_fd` (-1: as they are).
+
+    For the privileged launcher of a root caller; also for each path granted read-only. The owners of the user
+    namespace's map (`0 HOST_IDS 65536`) shift: disk uid u is shown as HOST_IDS + u. Raises Unenforceable where the file
+    system cannot map (EINVAL: overlayfs, many network file systems, or a mount that is mapped already).
+    """
+    clone = sc.open_tree("", dir_fd=fd, recursive=False)
+    attributes = sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
+    if read_only:
+        attributes |= sc.MOUNT_ATTR_RDONLY
+    try:
+        if userns_fd >= 0:
+            sc.mount_setattr(clone, set_=attributes | sc.MOUNT_ATTR_IDMAP, userns_fd=userns_fd, recursive=False)
+        else:
+            sc.mount_setattr(clone, set_=attributes, recursive=False)
+    except OSError as e:
+        os.close(clone)
+        raise Unenforceable(
+            "the workspace's file system cannot map owners",
+            cause=f"mount_setattr(MOUNT_ATTR_IDMAP): {os.strerror(e.errno or 0)}",
+            remedy="run saggar as the ordinary user that owns the workspace, or move it to ext4, xfs, btrfs or tmpfs",
+        ) from None
+    return clone
+
+
+def clone_layers(plan: dict[str, Any], fds: list[int], userns_fd: int) -> list[int]:
+    """For a root caller: the detached mounts that take the place of `Workspace.fds` in `mount_workspace`."""
+    if plan["mode"] == "none":
+        return []
+    clones = [clone_tree(fds[0], userns_fd, read_only=plan["mode"] != "read-write")]
+    if len(fds) > 1:
+        clones.append(clone_tree(fds[1], -1))
+    return clones
+
+
+def mount_workspace(plan: dict[str, Any], fds: list[int], scratch: str) -> Mounted:
+    """Mount the workspace below `scratch`, a directory of the child's own (a tmpfs that it mounted, say).
+
+    fds: `Workspace.fds`, or what `clone_layers` gave for a root caller; taken over. Raises OSError, and Unenforceable
+    where the kernel refuses the layers for a known cause. Single-threaded; leaves no descriptor open but `upper_fd`.
+    """
+    if plan["mode"] == "none":
+        return Mounted()
+    root = f"{scratch}/workspace"
+    os.mkdir(root, 0o755)
+    if plan["mode"] != "copy-on-write":
+        _bind(plan, fds[0], root)
+        _protect(plan, root)
+        _close(fds)
+        return Mounted(root=root)
+    mounted = _copy_on_write(plan, fds, scratch, root)
+    _protect(plan, root)
+    _close(fds)
+    return mounted
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def _source(plan: dict[str, Any], fd: int, target: str) -> str:
+    """A path of this mount namespace for the layer `fd`: the clone attached at `target`, or the caller's own path."""
+    if plan["privileged"]:
+        os.mkdir(target, 0o755)
+        sc.move_mount(fd, target)
+        return target
+    return ""
+
+
+def _reopen(path: str, device: int, inode: int) -> int:
+    """`path` opened in this namespace, if it still is what the supervisor opened."""
+    fd = os.open(path, _PATH)
+    status = os.fstat(fd)
+    if (status.st_dev, status.st_ino) != (device, inode):
+        os.close(fd)
+        raise OSError(errno.ESTALE, "the directory was replaced while the cell was built", path)
+    return fd
+
+
+def _bind(plan: dict[str, Any], fd: int, root: str) -> None:
+    if plan["privileged"]:
+        sc.move_mount(fd, root)
+        return
+    own = _reopen(plan["path"], plan["device"], plan["inode"])
+    # recursive: in a copied mount table a mount cannot be cloned without those below it
+    clone = sc.open_tree("", dir_fd=own)
+    attributes = sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
+    if plan["mode"] == "read-only":
+        attributes |= sc.MOUNT_ATTR_RDONLY
+    sc.mount_setattr(clone, set_=attributes)
+    sc.move_mount(clone, root)
+    os.close(clone)
+    os.close(own)
+
+
+def _copy_on_write(plan: dict[str, Any], fds: list[int], scratch: str, root: str) -> Mounted:
+    layer = plan["layer"]
+    lower_fd = -1
+    if plan["privileged"]:
+        lower = _source(plan, fds[0], f"{scratch}/lower")
+    else:
+        lower_fd = _reopen(plan["path"], plan["device"], plan["inode"])
+        lower = f"/proc/self/fd/{lower_fd}"
+    kind = layer["kind"]
+    try:
+        if kind == "disk":
+            try:
+                _overlay(lower, _disk_layer(plan, fds[1], scratch), root)
+            except OSError as e:
+                # the state directory lies on a file system that cannot be an upper layer (overlayfs in a container, NFS)
+                if e.errno not in (errno.EINVAL, errno.EOPNOTSUPP) or not layer["memory_works"] or _blocked(plan):
+                    raise
+                kind = "memory"
+        upper_fd = -1
+        if kind == "memory":
+            upper_fd = _memory_layer(plan, f"{scratch}/memory")
+            _overlay(lower, f"{scratch}/memory", root)
+    except OSError as e:
+        raise _explain(plan, e) from None
+    finally:
+        if lower_fd >= 0:
+            os.close(lower_fd)
+    return Mounted(root=root, layer=kind, upper_fd=upper_fd, started_ns=coarse_now_ns())
+
+
+def coarse_now_ns() -> int:
+    """Now, by the clock that the kernel stamps files with: it steps with the tick and is up to 10 ms behind the fine one."""
+    return clock_gettime_ns(_COARSE)
+
+
+def _disk_layer(plan: dict[str, Any], fd: int, scratch: str) -> str:
+    if plan["privileged"]:
+        return _source(plan, fd, f"{scratch}/layer")
+    layer = plan["layer"]
+    own = _reopen(layer["path"], layer["device"], layer["inode"])
+    # left open: the option string is resolved by the mount call through this descriptor
+    return f"/proc/self/fd/{own}"
+
+
+def _memory_layer(plan: dict[str, Any], target: str) -> int:
+    layer = plan["layer"]
+    os.mkdir(target, 0o700)
+    options = f"mode=0700,size={layer['size']},nr_inodes={layer['inodes']}"
+    sc.mount("saggar", target, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, options)
+    os.mkdir(f"{target}/upper", 0o700)
+    os.mkdir(f"{target}/work", 0o700)
+    if plan["privileged"]:
+        os.chown(f"{target}/upper", *plan["ids"])
+    os.chmod(f"{target}/upper", layer["mode"])
+    return os.open(f"{target}/upper", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _overlay(lower: str, layer: str, root: str) -> None:
+    options = f"userxattr,lowerdir={_escaped(lower)},upperdir={_escaped(layer)}/upper,workdir={_escaped(layer)}/work"
+    sc.mount("overlay", root, "overlay", sc.MS_NOSUID | sc.MS_NODEV, options)
+    if layer.startswith("/proc/self/fd/"):
+        os.close(int(layer.rpartition("/")[2]))
+
+
+def _escaped(path: str) -> str:
+    # overlayfs splits lowerdir at `:` and options at `,`
+    return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
+
+
+def _mounts_below(path: str) -> list[str]:
+    found = []
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+        for line in table:
+            point = line.split(" ", 5)[4].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
+            if point.startswith(path.rstrip("/") + "/"):
+                found.append(point)
+    return found
+
+
+def _blocked(plan: dict[str, Any]) -> bool:
+    return not plan["privileged"] and bool(_mounts_below(plan["path"]))
+
+
+def _explain(plan: dict[str, Any], error: OSError) -> OSError | Unenforceable:
+    """The cause of a refused overlay where it is known."""
+    if error.errno == errno.EINVAL and _blocked(plan):
+        below = _mounts_below(plan["path"])
+        return Unenforceable(
+            "the workspace cannot be copy-on-write",
+            cause=f"{len(below)} file system(s) are mounted below it, and a user namespace may not look beneath them",
+            remedy='choose a workspace without mounts below it, or `mode = "read-write"` or `"read-only"`',
+        )
+    if error.errno in (errno.ENODEV, errno.EPERM):
+        return Unenforceable(
+            "this kernel gives no copy-on-write workspace",
+            cause=f"overlay mount in a user namespace: {os.strerror(error.errno)}",
+            remedy='Linux 5.11 with the overlay module is needed (`modprobe overlay`), or `mode = "read-only"`',
+        )
+    return error
+
+
+def _protect(plan: dict[str, Any], root: str) -> None:
+    """Make the policy file of the workspace read-only inside, and its directories impossible to rename away."""
+    if not plan["protect"]:
+        return
+    above = os.open(root, _PATH)
+    parts = plan["protect"].split("/")
+    # a mount point cannot be renamed or unlinked, but what is above one can: so each directory down to it becomes one
+    for i, name in enumerate(parts):
+        _bind_over(name, above, read_only=i == len(parts) - 1)
+        below = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+        os.close(above)
+        above = below
+    os.close(above)
+
+
+def _bind_over(name: str, dir_fd: int, *, read_only: bool) -> None:
+    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+    clone = sc.open_tree("", dir_fd=fd)
+    if read_only:
+        sc.mount_setattr(clone, set_=sc.MOUNT_ATTR_RDONLY)
+    sc.move_mount(clone, name, dir_fd=dir_fd)
+    os.close(clone)
+    os.close(fd)
