@@ -13,13 +13,15 @@ from saggar.core.decision import Frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Self
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
 TIERS = ("auto", "process", "gvisor", "microvm", "container")
 WORKSPACE_MODES = ("copy-on-write", "read-only", "read-write", "none")
+#: rules of one policy; each has a synthetic address of 198.18.0.0/15
+MAX_RULES = 4096
 
 
 class Origin(Frozen):
@@ -37,7 +39,17 @@ class Origin(Frozen):
         return f"{self.file}:{self.line}" if self.kind == "file" else self.kind
 
 
-class IsolationPolicy(Frozen):
+class Section(Frozen):
+    """A value class built from keywords that are its slots."""
+
+    __slots__ = ()
+
+    def replace(self, **changes: Any) -> Self:
+        slots: tuple[str, ...] = self.__slots__
+        return type(self)(**{s: changes.get(s, getattr(self, s)) for s in slots})
+
+
+class IsolationPolicy(Section):
     """`[isolation]`. tier: a floor, or `auto`. read: host paths bound read-only at the same path inside."""
 
     __slots__ = ("read", "tier")
@@ -48,7 +60,7 @@ class IsolationPolicy(Frozen):
         self._set(tier=tier, read=read)
 
 
-class LimitsPolicy(Frozen):
+class LimitsPolicy(Section):
     """`[limits]`. Bytes, tasks, CPUs and seconds; timeout_s None means no wall-clock limit.
     require: `any` (a watchdog will do) or `enforced`."""
 
@@ -83,7 +95,7 @@ class LimitsPolicy(Frozen):
         )
 
 
-class WorkspacePolicy(Frozen):
+class WorkspacePolicy(Section):
     """`[workspace]`. path: absolute host directory, or "" for the current one. mode: one of WORKSPACE_MODES.
     protect: extra protected path patterns. unsafe_broad: the workspace may be `/` or a home directory."""
 
@@ -104,16 +116,20 @@ class WorkspacePolicy(Frozen):
         self._set(path=path, mode=mode, protect=protect, unsafe_broad=unsafe_broad)
 
 
-class EgressRule(Frozen):
+class EgressRule(Section):
     """One `[[egress.allow]]`. host: canonical name, or `*.` and a name (one label). ports: TCP ports.
     connect_to: `(address literal, port)` to dial in place of DNS, for loopback upstreams; audited.
-    id: stable name used in decisions (`egress.allow[2]` or the file's own `id`)."""
+    allow_metadata: the name may be one of a cloud's metadata service.
+    id: stable name used in decisions (`egress.allow[2]` or the file's own `id`).
 
-    __slots__ = ("connect_to", "host", "id", "ports")
+    An exact rule beats a wildcard that covers the same host."""
+
+    __slots__ = ("allow_metadata", "connect_to", "host", "id", "ports")
     id: str
     host: str
     ports: tuple[int, ...]
     connect_to: tuple[str, int] | None
+    allow_metadata: bool
 
     def __init__(
         self,
@@ -121,9 +137,14 @@ class EgressRule(Frozen):
         host: str,
         ports: tuple[int, ...] = (443,),
         connect_to: tuple[str, int] | None = None,
+        allow_metadata: bool = False,
         id: str = "",  # noqa: A002  # the policy file's own word
     ) -> None:
-        self._set(id=id, host=host, ports=ports, connect_to=connect_to)
+        self._set(id=id, host=host, ports=ports, connect_to=connect_to, allow_metadata=allow_metadata)
+
+    def same_terms(self, other: EgressRule) -> bool:
+        """Whether both give the same rights to whoever reaches them, host, ports and id aside."""
+        return self.replace(id="", host="", ports=()) == other.replace(id="", host="", ports=())
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -131,10 +152,11 @@ class EgressRule(Frozen):
             "host": self.host,
             "ports": list(self.ports),
             "connect_to": list(self.connect_to) if self.connect_to else None,
+            "allow_metadata": self.allow_metadata,
         }
 
 
-class EgressPolicy(Frozen):
+class EgressPolicy(Section):
     """`[egress]`. Nothing listed is nothing allowed."""
 
     __slots__ = ("allow",)
@@ -147,7 +169,7 @@ class EgressPolicy(Frozen):
         return {"allow": [r.to_json() for r in self.allow]}
 
 
-class EnvironmentPolicy(Frozen):
+class EnvironmentPolicy(Section):
     """`[environment]`. set: variables given to the command; pass_: names copied from the caller's environment."""
 
     __slots__ = ("pass_", "set")
@@ -158,7 +180,7 @@ class EnvironmentPolicy(Frozen):
         self._set(set=set, pass_=pass_)
 
 
-class Policy(Frozen):
+class Policy(Section):
     """All that one task may do. `origins` maps a dotted key (`limits.memory`) to where its value came from."""
 
     __slots__ = ("egress", "environment", "file", "isolation", "limits", "origins", "workspace")
@@ -193,6 +215,3 @@ class Policy(Frozen):
 
     def __hash__(self) -> int:
         return hash((self.isolation, self.limits, self.workspace, self.egress, self.environment, self.file))
-
-    def replace(self, **changes: Any) -> Policy:
-        return Policy(**{s: changes.get(s, getattr(self, s)) for s in self.__slots__})
