@@ -1,0 +1,238 @@
+"""The broker process: owns the sockets of many cells, and is the only way out of each.
+
+`python -I -m saggar.egress.broker_host FD` with an AF_UNIX SOCK_SEQPACKET socket; the protocol is in
+docs/ARCHITECTURE.md. EOF there is the supervisor's death: everything is closed, the process ends.
+
+I1  Nothing that a cell does or holds configures this process; its own environment is dropped, proxies included.
+I2  A message that cannot be followed to the letter is fatal for its cell: no cell is served by half.
+I3  The process cannot be dumped or traced by its own user, and leaves no core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from saggar.audit.sink_host import AuditLog
+from saggar.core.errors import SaggarError
+from saggar.egress.cell_host import Cell
+from saggar.policy.model import EgressRule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_MESSAGE = 60 * 1024
+#: the kernel's SCM_MAX_FD
+_MAX_DESCRIPTORS = 253
+MAX_RULES_BYTES = 16 * 1024 * 1024
+#: events that wait for a supervisor that is slow; beyond it the oldest refusals are dropped, never a fatal
+_MAX_QUEUED = 1000
+_RESOLVER_THREADS = 8
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+#: of our own environment; a proxy variable, a resolver option or a path must not steer a wall
+_KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ")
+
+
+class _BadMessageError(SaggarError):
+    """The supervisor said something that we cannot do as told."""
+
+
+class Broker:
+    """Follows the supervisor's orders. Made and used inside the running loop."""
+
+    def __init__(self, control: socket.socket, *, stop: asyncio.Event) -> None:
+        self.cells: dict[str, Cell] = {}
+        self._control = control
+        self._stop = stop
+        self._loop = asyncio.get_running_loop()
+        self._queue: list[dict[str, object]] = []
+        self._pool = ThreadPoolExecutor(_RESOLVER_THREADS, thread_name_prefix="resolve")
+        control.setblocking(False)
+        self._loop.add_reader(control.fileno(), self._on_readable)
+        self.emit({"event": "ready"})
+
+    # -- control ---------------------------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        while not self._stop.is_set():
+            try:
+                data, descriptors, flags, _ = socket.recv_fds(self._control, MAX_MESSAGE + 1, _MAX_DESCRIPTORS)
+            except BlockingIOError:
+                return
+            except OSError:
+                data, descriptors, flags = b"", [], 0
+            if not data:
+                self._stop.set()
+                return
+            self._follow(data, descriptors, cut=bool(flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC)))
+
+    def _follow(self, data: bytes, descriptors: list[int], *, cut: bool) -> None:
+        cell = ""
+        try:
+            for fd in descriptors:
+                os.set_inheritable(fd, False)
+            message = json.loads(data)
+            cell = str(message["cell"])
+            if cut:
+                raise _BadMessageError("a control message was cut")
+            operation = {"add": self._add, "update": self._update, "remove": self._remove}.get(message["op"])
+            if operation is None:
+                raise _BadMessageError("an unknown operation")
+            operation(message, descriptors)
+        except (SaggarError, OSError, ValueError, KeyError, TypeError, IndexError) as e:
+            known = self.cells.get(cell)
+            if known is not None:
+                known.fatal(f"control_failed: {e}")
+            else:
+                self.emit({"event": "fatal", "cell": cell, "cause": f"control_failed: {type(e).__name__}: {e}"})
+        finally:
+            for fd in descriptors:
+                with suppress(OSError):
+                    os.close(fd)
+
+    def _add(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        """Serve a new cell. Descriptors that are taken over are removed from the list."""
+        id_ = message["cell"]
+        specs = message["listeners"]
+        if id_ in self.cells:
+            raise _BadMessageError("the cell is served already")
+        if len(descriptors) != len(specs) + 1:
+            raise _BadMessageError(f"{len(descriptors)} descriptors for {len(specs)} listeners and the rules")
+        rules = read_rules(descriptors[0])
+        audit = AuditLog(message["audit"], message["task"])
+        cell = Cell(id=id_, rules=rules, audit=audit, pool=self._pool, emit=self.emit)
+        self.cells[id_] = cell
+        for spec in specs:
+            fd = descriptors.pop(1)
+            cell.adopt(spec, socket.socket(fileno=fd))
+        self.emit({"event": "added", "cell": id_})
+
+    def _update(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        self.cells[message["cell"]].update(read_rules(descriptors[0]))
+        self.emit({"event": "updated", "cell": message["cell"]})
+
+    def _remove(self, message: dict[str, Any], _descriptors: list[int]) -> None:
+        cell = self.cells.pop(message["cell"])
+        cell.close()
+        cell.note("egress.summary", reason="removed", **cell.summary())
+        cell.audit.close()
+        usage = cell.usage
+        self.emit(
+            {
+                "event": "removed",
+                "cell": cell.id,
+                "allowed": usage.allowed,
+                "refused": usage.refused,
+                "bytes_up": usage.bytes_up,
+                "bytes_down": usage.bytes_down,
+            }
+        )
+
+    def emit(self, event: dict[str, object]) -> None:
+        """Tell the supervisor; kept while it does not read."""
+        if len(self._queue) >= _MAX_QUEUED and event["event"] == "refused":
+            return
+        self._queue.append(event)
+        if len(self._queue) == 1:
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._queue:
+            try:
+                self._control.send(json.dumps(self._queue[0], separators=(",", ":")).encode())
+            except BlockingIOError:
+                self._loop.add_writer(self._control.fileno(), self._flush)
+                return
+            except OSError:
+                self._stop.set()
+                return
+            self._queue.pop(0)
+        self._loop.remove_writer(self._control.fileno())
+
+    def close(self) -> None:
+        """The supervisor is gone, or we are: no cell is served any longer."""
+        self._loop.remove_reader(self._control.fileno())
+        for cell in self.cells.values():
+            cell.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def read_rules(fd: int) -> list[EgressRule]:
+    """The rules in a memfd with `{"egress":{"allow":[…]}}`. Raises what the JSON's shape deserves; an unknown key is an
+    error, because a rule of a newer supervisor may narrow what we would then allow."""
+    size = os.fstat(fd).st_size
+    if size > MAX_RULES_BYTES:
+        raise _BadMessageError("the rules are too long")
+    policy = json.loads(os.pread(fd, size, 0))
+    return [_rule(entry) for entry in policy["egress"]["allow"]]
+
+
+def _rule(entry: dict[str, Any]) -> EgressRule:
+    unknown = set(entry) - set(EgressRule.__slots__)
+    if unknown:
+        raise _BadMessageError(f"a rule has the unknown key `{min(unknown)}`")
+    override = entry.get("connect_to")
+    values = {**entry, "ports": tuple(entry["ports"])}
+    values["connect_to"] = (str(override[0]), int(override[1])) if override else None
+    return EgressRule(**values)
+
+
+def harden(*, parent_death: bool) -> None:
+    """Shut this process off from its user, its terminal and its environment (I1, I3)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "PR_SET_DUMPABLE")
+    if parent_death:
+        parent = os.getppid()
+        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "PR_SET_PDEATHSIG")
+        if os.getppid() != parent:
+            raise SystemExit(1)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    for name in list(os.environ):
+        if name not in _KEPT:
+            del os.environ[name]
+    os.umask(0o077)
+    with suppress(OSError):
+        os.setsid()  # the terminal's signals are for the command and the supervisor
+
+
+async def _serve(control: socket.socket) -> None:
+    stop = asyncio.Event()
+    broker = Broker(control, stop=stop)
+    try:
+        await stop.wait()
+    finally:
+        broker.close()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`broker_host FD [--pdeathsig]`. The option asks for SIGKILL when the *thread* that started us ends (that is what
+    the kernel ties it to), so it is for supervisors that start us from their main thread; EOF serves everybody."""
+    import uvloop
+
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    harden(parent_death="--pdeathsig" in arguments[1:])
+    control = socket.socket(fileno=int(arguments[0]))
+    control.set_inheritable(False)
+    uvloop.run(_serve(control))
+    return 0
+
+
+if __name__ == "__main__":
+    # a resolver thread may hang in the C library for its whole time-out: nothing here needs an orderly interpreter end
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,290 @@
+"""One cell as the broker sees it: its sockets, rules, names, audit log, counters and open connections.
+
+I1  A decision is in the audit log before its effect; where it cannot be written, nothing is resolved or dialled and the
+    supervisor is told to kill the cell.
+I2  The descriptor that a connection arrived on is the cell's identity. Cells share no state but the process.
+I3  Memory is bounded: open connections, names, records of refusals and events each have a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from saggar.egress.authorize import refuse
+from saggar.egress.connection_host import Connection
+from saggar.egress.dial_host import Dialer
+from saggar.egress.dns_host import DnsTcp, DnsUdp
+from saggar.egress.listeners import CAPTURED_PORTS, PROXY_PORT, RESOLVER_ADDRESS, RESOLVER_PORT
+from saggar.egress.match import RuleSet
+from saggar.egress.names import SyntheticNames
+from saggar.egress.packet_host import PacketWatch
+from saggar.egress.wire_host import reset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import ThreadPoolExecutor
+
+    from saggar.audit.sink_host import AuditLog
+    from saggar.core.decision import Decision
+    from saggar.egress.connection_host import TerminatedPath
+    from saggar.egress.destination import Destination
+    from saggar.egress.listeners import ListenerSpec
+    from saggar.policy.model import EgressRule
+
+    class Served(Protocol):
+        """What a cell keeps of each open connection."""
+
+        def reconsider(self) -> None: ...
+        def end_if_idle(self, sweeps: float) -> None: ...
+        def abort(self) -> None: ...
+
+
+MAX_CONNECTIONS = 1024
+#: refusals recorded in a burst, and each second after it; what is beyond is counted and told in the next record
+RECORD_BURST = 1000.0
+RECORD_RATE = 20.0
+MAX_EVENTS = 100
+#: accepted in one go, so that one cell's flood leaves the others their turn
+_ACCEPT_BATCH = 8
+#: a spliced connection that moved nothing for this long is ended
+IDLE_S = 3600.0
+_SWEEP_S = 60.0
+
+
+class Usage:
+    """What one cell did, for the closing event and the task's egress record."""
+
+    __slots__ = ("allowed", "bytes_down", "bytes_up", "hosts", "refusals", "refused")
+
+    def __init__(self) -> None:
+        self.allowed = 0
+        self.refused = 0
+        self.bytes_up = 0
+        self.bytes_down = 0
+        #: "host:port" to [connections or requests, bytes up, bytes down]
+        self.hosts: dict[str, list[int]] = {}
+        #: "host:port reason" to count; bounded
+        self.refusals: dict[str, int] = {}
+
+    def add_bytes(self, destination: Destination, up: int, down: int) -> None:
+        self.bytes_up += up
+        self.bytes_down += down
+        entry = self.hosts.setdefault(str(destination), [0, 0, 0])
+        entry[1] += up
+        entry[2] += down
+
+    def add_allowed(self, destination: Destination) -> None:
+        self.allowed += 1
+        self.hosts.setdefault(str(destination), [0, 0, 0])[0] += 1
+
+    def add_refused(self, where: str, reason: str) -> None:
+        self.refused += 1
+        key = f"{where} {reason}".strip()
+        if key in self.refusals or len(self.refusals) < 1000:
+            self.refusals[key] = self.refusals.get(key, 0) + 1
+
+
+class Cell:
+    """A cell being served. emit sends an event to the supervisor; fatal asks it to kill the cell."""
+
+    def __init__(
+        self,
+        *,
+        id: str,  # noqa: A002  # the control protocol's own word
+        rules: Sequence[EgressRule],
+        audit: AuditLog,
+        pool: ThreadPoolExecutor,
+        emit: Callable[[dict[str, object]], None],
+    ) -> None:
+        self.id = id
+        self.rules = RuleSet(rules)
+        self.names = SyntheticNames(rules)
+        self.audit = audit
+        self.dialer = Dialer(pool)
+        self.usage = Usage()
+        #: serves the hosts with a credential or an L7 rule; without it they are refused
+        self.terminated: TerminatedPath | None = None
+        self.connections: set[Served] = set()
+        #: (name, reason) of refused names that are recorded already
+        self.dns_seen: set[tuple[str, str]] = set()
+        self.loop = asyncio.get_running_loop()
+        self._emit = emit
+        self._sockets: list[socket.socket] = []
+        self._watch: PacketWatch | None = None
+        self._events = 0
+        self._tokens = RECORD_BURST
+        self._stamp = self.loop.time()
+        self._suppressed = 0
+        self._sweep = self.loop.call_later(_SWEEP_S, self._sweep_idle)
+        self.closed = False
+
+    # -- sockets ---------------------------------------------------------------------------------------------------
+
+    def adopt(self, spec: ListenerSpec, sock: socket.socket) -> None:
+        """Serve one socket of the launcher's plan."""
+        self._sockets.append(sock)
+        sock.setblocking(False)
+        kind = spec["kind"]
+        if kind == "packet":
+            self._watch = PacketWatch(self, sock)
+            return
+        if kind == "udp":
+            udp = DnsUdp(self, sock)
+            self.loop.add_reader(sock.fileno(), udp.on_readable)
+            return
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
+        address, port = spec["address"], spec["port"]
+        if (address, port) == (RESOLVER_ADDRESS, RESOLVER_PORT):
+            serve: Callable[[socket.socket], None] = self._serve_dns
+        else:
+            proxy = (address, port) == (RESOLVER_ADDRESS, PROXY_PORT)
+            if port in CAPTURED_PORTS or proxy:
+                # the client speaks first on these: not woken before its first bytes are there
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 5)
+            serve = self._serve_proxy if proxy else self._serve
+        self.loop.add_reader(sock.fileno(), self._accept, sock, serve)
+
+    def _accept(self, listener: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+        for _ in range(_ACCEPT_BATCH):
+            try:
+                sock, _peer = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as e:
+                self._out_of_descriptors(listener, serve, e)
+                return
+            sock.setblocking(False)
+            if len(self.connections) >= MAX_CONNECTIONS:
+                self.refused(refuse("too_many_connections"), via="accept")
+                reset(sock)
+                continue
+            serve(sock)
+
+    def _out_of_descriptors(
+        self, listener: socket.socket, serve: Callable[[socket.socket], None], error: OSError
+    ) -> None:
+        """Stand back for a moment: the queue stays in the kernel, and the loop must not spin on it."""
+        self.refused(refuse("out_of_descriptors", cause=str(error)), via="accept")
+        self.loop.remove_reader(listener.fileno())
+
+        def again() -> None:
+            if not self.closed:
+                self.loop.add_reader(listener.fileno(), self._accept, listener, serve)
+
+        self.loop.call_later(0.1, again)
+
+    def _serve(self, sock: socket.socket) -> None:
+        Connection(self, sock, proxy=False).start()
+
+    def _serve_proxy(self, sock: socket.socket) -> None:
+        Connection(self, sock, proxy=True).start()
+
+    def _serve_dns(self, sock: socket.socket) -> None:
+        DnsTcp(self, sock).start()
+
+    # -- records ---------------------------------------------------------------------------------------------------
+
+    def allowed(self, decision: Decision, destination: Destination, **detail: object) -> bool:
+        """Record an allow; False where it could not be, and then nothing may follow (I1)."""
+        if not self._append("egress.decision", decision, detail):
+            return False
+        self.usage.add_allowed(destination)
+        return True
+
+    def refused(
+        self, decision: Decision, *, kind: str = "egress.decision", told: bool = True, **detail: object
+    ) -> None:
+        """Record a refusal, within the rate, and tell the supervisor. told: it counts for the one-line summary."""
+        host, port = str(decision.detail.get("host", "")), decision.detail.get("port", 0)
+        where = f"{host}:{port}" if port else host
+        self.usage.add_refused(where, decision.reason)
+        if told:
+            self._tell(decision.reason, host, port)
+        if not self._may_record():
+            self._suppressed += 1
+            return
+        if self._suppressed:
+            detail["suppressed_before"] = self._suppressed
+            self._suppressed = 0
+        self._append(kind, decision, detail)
+
+    def note(self, kind: str, *, reason: str, **detail: object) -> None:
+        """Record a fact that is no decision."""
+        with suppress(OSError):
+            self.audit.append(kind, layer="L2", reason=reason, detail=detail)
+
+    def _append(self, kind: str, decision: Decision, detail: dict[str, object]) -> bool:
+        try:
+            self.audit.append(
+                kind,
+                layer="L2",
+                effect=decision.effect,
+                reason=decision.reason,
+                rule=decision.rule,
+                detail={**decision.detail, **detail},
+            )
+        except OSError as e:
+            self.fatal(f"audit_failed: {e.strerror}")
+            return False
+        return True
+
+    def _may_record(self) -> bool:
+        now = self.loop.time()
+        self._tokens = min(RECORD_BURST, self._tokens + (now - self._stamp) * RECORD_RATE)
+        self._stamp = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    def _tell(self, reason: str, host: str, port: object) -> None:
+        self._events += 1
+        if self._events <= MAX_EVENTS:
+            self._emit({"event": "refused", "cell": self.id, "reason": reason, "host": host, "port": port})
+
+    def fatal(self, cause: str) -> None:
+        """The cell cannot be served as promised: its sockets are closed at once, the supervisor kills it."""
+        if not self.closed:
+            self._emit({"event": "fatal", "cell": self.id, "cause": cause})
+            self.close()
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def update(self, rules: Sequence[EgressRule]) -> None:
+        """Swap the rules; connections that the new ones refuse are cut."""
+        self.rules = RuleSet(rules)
+        for connection in tuple(self.connections):
+            connection.reconsider()
+
+    def _sweep_idle(self) -> None:
+        for connection in tuple(self.connections):
+            connection.end_if_idle(IDLE_S / _SWEEP_S)
+        self._sweep = self.loop.call_later(_SWEEP_S, self._sweep_idle)
+
+    def close(self) -> None:
+        """Stop serving: every socket closed, every connection reset."""
+        if self.closed:
+            return
+        self.closed = True
+        self._sweep.cancel()
+        if self._watch is not None:
+            self._watch.close()
+        for sock in self._sockets:
+            self.loop.remove_reader(sock.fileno())
+            sock.close()
+        for connection in tuple(self.connections):
+            connection.abort()
+
+    def summary(self) -> dict[str, object]:
+        """The task's egress record: declared, used, refused."""
+        return {
+            "declared": [{"host": r.host, "ports": list(r.ports), "id": r.id} for r in self.rules.rules],
+            "used": {
+                where: {"count": count, "bytes_up": up, "bytes_down": down}
+                for where, (count, up, down) in self.usage.hosts.items()
+            },
+            "refused": dict(self.usage.refusals),
+        }

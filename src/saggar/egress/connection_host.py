@@ -1,0 +1,386 @@
+"""One accepted connection: first flight, destination, decision, record, dial, splice.
+
+I1  Nothing is resolved or dialled before the decision is in the audit log.
+I2  What a connection is for is said once, by CONNECT, SOCKS or a synthetic address; a name inside that differs is
+    refused (`name_mismatch`).
+I3  A refused TLS client gets the alert `access_denied`, an HTTP client a status, a SOCKS client a code; whatever is not
+    surely one of these is reset.
+I4  Time and memory before the decision are bounded by `SNIFF_S` and the kernel's receive buffer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from saggar.core.decision import Decision
+from saggar.core.errors import ParseError
+from saggar.egress import connect, first_flight, http_head
+from saggar.egress.alerts import ACCESS_DENIED, INTERNAL_ERROR
+from saggar.egress.authorize import AuthorizedRequest, authorize, public_text, refuse
+from saggar.egress.client_hello import MAX_HELLO, ClientHello, NeedMore
+from saggar.egress.client_hello import parse as parse_hello
+from saggar.egress.destination import Destination, parse_host
+from saggar.egress.dial_host import DialError
+from saggar.egress.http_host import HttpRelay
+from saggar.egress.listeners import CAPTURED_PORTS
+from saggar.egress.splice_host import Splice
+from saggar.egress.wire_host import Wire, consume, peek, reset, say_and_close
+
+if TYPE_CHECKING:
+    import socket
+
+    from saggar.egress.cell_host import Cell
+    from saggar.policy.model import EgressRule
+
+SNIFF_S = 10.0
+#: on a listed port other than 80 and 443 the server may speak first (SSH, MySQL): the client's silence is waited for
+#: no longer than this
+SERVER_FIRST_S = 0.3
+
+
+class TerminatedPath(Protocol):
+    """Who serves the connections of terminated hosts; one for a cell."""
+
+    async def serve(self, connection: Connection, request: AuthorizedRequest, wire: Wire) -> None:
+        """Serve one client connection to its end, and close its socket.
+
+        The host was decided, nothing else: no record of an allow is written yet, nothing was resolved or dialled.
+        wire: the client's raw, non-blocking socket. With TLS nothing was taken from it (the ClientHello waits in the
+        kernel); with plain HTTP its buffer begins with the first request's head. Each request is judged and recorded
+        with `connection.record_allowed` or `record_refused` before its effect; a further one may name another host, so
+        it goes through `connection.judge`. Cancelled when the cell is closed or the rule revoked.
+        """
+        ...
+
+
+def is_terminated(rule: EgressRule) -> bool:
+    """Whether requests to the rule's host are read (credential or L7 rule), not only its name."""
+    return bool(getattr(rule, "terminated", False))
+
+
+TRANSPARENT, VIA_CONNECT, VIA_SOCKS = "transparent", "connect", "socks"
+
+
+class Connection:
+    """A client's connection, from accept to close. proxy: it came to the address of the explicit proxy."""
+
+    __slots__ = (
+        "_idle_sweeps",
+        "_last_moved",
+        "_splice",
+        "_task",
+        "address",
+        "authorized",
+        "cell",
+        "fixed",
+        "port",
+        "proxy",
+        "sock",
+        "via",
+    )
+
+    def __init__(self, cell: Cell, sock: socket.socket, *, proxy: bool) -> None:
+        self.cell = cell
+        self.sock = sock
+        self.proxy = proxy
+        self.via = TRANSPARENT
+        #: where the client meant to connect to
+        self.address = ""
+        self.port = 0
+        #: the host that this connection is for, where that is known before its first byte
+        self.fixed = ""
+        self.authorized: AuthorizedRequest | None = None
+        self._splice: Splice | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._last_moved = 0
+        self._idle_sweeps = 0
+
+    def start(self) -> None:
+        self.cell.connections.add(self)
+        self._task = self.cell.loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            self.address, self.port = self.sock.getsockname()[:2]
+            if not self.proxy:
+                self.fixed = self.cell.names.name_of(self.address)
+            await self._serve()
+        except (OSError, asyncio.CancelledError):
+            reset(self.sock)
+        except Exception as e:  # noqa: BLE001  # whatever is wrong with one connection, it ends and the others live on
+            reset(self.sock)
+            self.cell.note("egress.fault", reason="broker_fault", type=type(e).__name__, text=str(e)[:200])
+        finally:
+            if self._splice is None:
+                self.cell.connections.discard(self)
+
+    # -- the first flight ------------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        try:
+            async with asyncio.timeout(SNIFF_S):
+                kind = await self._sniff()
+                if kind == first_flight.CONNECT and self.via == TRANSPARENT:
+                    kind = await self._connect()
+                elif kind == first_flight.SOCKS and self.proxy and self.via == TRANSPARENT:
+                    kind = await self._socks()
+                hello = await self._hello() if kind == first_flight.TLS else None
+        except TimeoutError:
+            self._refuse(refuse("sniff_timeout"), None)
+            return
+        except ParseError as e:
+            self._refuse(refuse(e.reason, cause=str(e)), ACCESS_DENIED if e.reason == "malformed_hello" else None)
+            return
+        if kind == "":
+            return
+        if hello is not None and (hello.server_name is not None or not self._raw_ok()):
+            await self._tls(hello)
+        elif kind in (first_flight.HTTP, first_flight.CONNECT):
+            await HttpRelay(self).run()
+        elif self._raw_ok():
+            await self._raw()
+        elif kind == "silent":
+            self._refuse(refuse("no_first_flight"), None, told=False)
+        else:
+            self._refuse(refuse("unknown_protocol"), None)
+
+    def _raw_ok(self) -> bool:
+        """Whether the destination is known without a name in the protocol, on a port of its own."""
+        return bool(self.fixed) and self.port not in CAPTURED_PORTS
+
+    async def _sniff(self) -> str:
+        """The protocol, or `silent` where the client sent nothing and ended (or lets the server speak first)."""
+        least = 1
+        while True:
+            if self._raw_ok() and least == 1:
+                try:
+                    async with asyncio.timeout(SERVER_FIRST_S):
+                        data = await peek(self.sock, least, first_flight.MAX_LINE)
+                except TimeoutError:
+                    return "silent"
+            else:
+                data = await peek(self.sock, least, first_flight.MAX_LINE)
+            if not data:
+                return "silent"
+            kind = first_flight.classify(data)
+            if isinstance(kind, str):
+                return kind
+            if len(data) < least:  # it ended inside its first flight
+                return first_flight.UNKNOWN
+            least = kind.total
+
+    async def _hello(self) -> ClientHello:
+        least = 5
+        while True:
+            data = await peek(self.sock, least, MAX_HELLO)
+            hello = parse_hello(data)
+            if isinstance(hello, ClientHello):
+                return hello
+            if len(data) < least or hello.total > MAX_HELLO:
+                raise ParseError("the hello is cut", reason="malformed_hello")
+            least = hello.total
+
+    # -- clients that insist on a proxy ----------------------------------------------------------------------------
+
+    async def _connect(self) -> str:
+        """Answer CONNECT; the protocol inside, or "" where the connection is over."""
+        least = 1
+        while True:
+            data = await peek(self.sock, least, connect.MAX_HEAD + 4)
+            try:
+                target = connect.parse_connect(data)
+            except ParseError as e:
+                self._refuse(refuse(e.reason, cause=str(e)), http_head.refusal(e.reason, public_text(e.reason)))
+                return ""
+            if not isinstance(target, NeedMore):
+                return await self._enter(target, VIA_CONNECT)
+            if len(data) < least:
+                raise ParseError("the CONNECT head is cut", reason="malformed_request")
+            least = target.total
+
+    async def _socks(self) -> str:
+        least = 2
+        while isinstance(greeting := connect.parse_greeting(await peek(self.sock, least, 512)), NeedMore):
+            if greeting.total <= least:
+                raise ParseError("the SOCKS greeting is cut", reason="malformed_request")
+            least = greeting.total
+        consume(self.sock, greeting.size)
+        if not greeting.anonymous:
+            self._refuse(refuse("malformed_request"), connect.SOCKS_NO_METHOD)
+            return ""
+        self.sock.send(connect.SOCKS_NO_AUTH)
+        least = 5
+        while True:
+            data = await peek(self.sock, least, 512)
+            try:
+                target = connect.parse_socks_request(data)
+            except ParseError as e:
+                code = {
+                    "method_refused": connect.SOCKS_COMMAND_UNSUPPORTED,
+                    "ip_literal": connect.SOCKS_ADDRESS_UNSUPPORTED,
+                }.get(e.reason, connect.SOCKS_NOT_ALLOWED)
+                self._refuse(refuse(e.reason, cause=str(e)), connect.socks_reply(code))
+                return ""
+            if not isinstance(target, NeedMore):
+                return await self._enter(target, VIA_SOCKS)
+            if len(data) < least:
+                raise ParseError("the SOCKS request is cut", reason="malformed_request")
+            least = target.total
+
+    async def _enter(self, target: connect.ConnectTarget, via: str) -> str:
+        """Judge the target and let the client go on; the protocol that it then speaks, or "" where it was refused."""
+        consume(self.sock, target.size)
+        # on the captured ports the client has already said where to, by the address that it connected to
+        if self.fixed and (target.host, target.port) != (self.fixed, self.port):
+            result: AuthorizedRequest | Decision = authorize(self.cell.rules, self._to(target.host, target.port, "tcp"))
+            if isinstance(result, AuthorizedRequest):
+                result = refuse("name_mismatch", result.destination, expected=self.fixed)
+        else:
+            result = authorize(self.cell.rules, self._to(target.host, target.port, "tcp"))
+        self.via = via
+        if isinstance(result, Decision):
+            words = http_head.refusal(result.reason, result.public) if via == VIA_CONNECT else connect.socks_reply(2)
+            self._refuse(result, words)
+            return ""
+        self.fixed, self.port = target.host, target.port
+        self.sock.send(connect.ESTABLISHED if via == VIA_CONNECT else connect.socks_reply(connect.SOCKS_OK))
+        return await self._sniff()
+
+    # -- decisions -------------------------------------------------------------------------------------------------
+
+    def _to(self, host: str, port: int, scheme: str) -> Destination:
+        return Destination(host, port, scheme)
+
+    async def _tls(self, hello: ClientHello) -> None:
+        if hello.server_name is None:
+            self._refuse(refuse("no_name", host=self.fixed, port=self.port), ACCESS_DENIED)
+            return
+        try:
+            host = parse_host(hello.server_name)
+        except ParseError as e:
+            name = hello.server_name[:300].decode("latin-1")
+            self._refuse(refuse(e.reason, cause=str(e), name=name), ACCESS_DENIED)
+            return
+        result = self.judge(self._to(host, self.port, "https"))
+        if isinstance(result, Decision):
+            self._refuse(result, ACCESS_DENIED)
+        elif is_terminated(result.rule):
+            await self._terminate(result)
+        elif hello.ech:
+            # real or GREASE cannot be told apart from outside, and a real one hides another name
+            self._refuse(refuse("ech_unreadable", result.destination, rule=result.rule.id), ACCESS_DENIED)
+        else:
+            await self._tunnel(result, INTERNAL_ERROR)
+
+    def judge(self, destination: Destination) -> AuthorizedRequest | Decision:
+        """The decision on a name found inside this connection (I2)."""
+        result = authorize(self.cell.rules, destination)
+        if isinstance(result, AuthorizedRequest) and self.fixed and destination.host != self.fixed:
+            return refuse("name_mismatch", destination, expected=self.fixed)
+        return result
+
+    async def _terminate(self, request: AuthorizedRequest) -> None:
+        self.authorized = request
+        terminated = self.cell.terminated
+        if terminated is None:
+            self._refuse(refuse("terminated_unavailable", request.destination, rule=request.rule.id), ACCESS_DENIED)
+        else:
+            await terminated.serve(self, request, Wire(self.sock))
+
+    async def _raw(self) -> None:
+        """A protocol without a name, on a port that the rules list for the host of this address."""
+        result = self.judge(self._to(self.fixed, self.port, "tcp"))
+        if isinstance(result, Decision):
+            self._refuse(result, None)
+        elif is_terminated(result.rule):
+            self._refuse(refuse("unknown_protocol", result.destination, rule=result.rule.id), None)
+        else:
+            await self._tunnel(result, None)
+
+    async def _tunnel(self, request: AuthorizedRequest, failure: bytes | None) -> None:
+        self.authorized = request
+        if not self.record_allowed(request):
+            reset(self.sock)
+            return
+        try:
+            upstream = await self.cell.dialer.dial(request)
+        except DialError as e:
+            words = ACCESS_DENIED if e.reason == "address_refused" and failure else failure
+            self._refuse(refuse(e.reason, request.destination, rule=request.rule.id, **e.detail), words)
+            return
+        self.splice(upstream)
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def is_terminated(request: AuthorizedRequest) -> bool:
+        return is_terminated(request.rule)
+
+    def record_allowed(self, request: AuthorizedRequest, **detail: object) -> bool:
+        """Record the allow, before any effect of it. False: nothing may follow."""
+        override = request.rule.connect_to
+        if override is not None:
+            detail["connect_to"] = f"{override[0]}:{override[1]}"
+        return self.cell.allowed(request.decision, request.destination, via=self.via, **detail)
+
+    def record_refused(self, decision: Decision, *, told: bool = True) -> None:
+        detail = {} if self.proxy or self.fixed else {"to": f"{self.address}:{self.port}"}
+        self.cell.refused(decision, told=told, via=self.via, **detail)
+
+    def _refuse(self, decision: Decision, words: bytes | None, *, told: bool = True) -> None:
+        self.record_refused(decision, told=told)
+        if words is None:
+            reset(self.sock)
+        else:
+            say_and_close(self.sock, words)
+
+    @property
+    def spliced(self) -> bool:
+        """Whether both sockets belong to a splice by now."""
+        return self._splice is not None
+
+    def splice(self, upstream: socket.socket) -> None:
+        """Join client and upstream; this connection then lives until the splice ends."""
+        self._splice = Splice(self.cell.loop, self.sock, upstream, self._on_spliced)
+        self._splice.start()
+
+    def _on_spliced(self) -> None:
+        self.cell.connections.discard(self)
+        if self._splice is not None and self.authorized is not None:
+            up, down = self._splice.up.count, self._splice.down.count
+            self.cell.usage.add_bytes(self.authorized.destination, up, down)
+
+    # -- the cell's orders -----------------------------------------------------------------------------------------
+
+    def reconsider(self) -> None:
+        """Cut this connection where the cell's rules no longer allow it."""
+        if self.authorized is None:
+            return
+        result = authorize(self.cell.rules, self.authorized.destination)
+        if isinstance(result, Decision):
+            self.record_refused(refuse("revoked", self.authorized.destination, cause=result.reason))
+            self.abort()
+        elif result.rule != self.authorized.rule:
+            # allowed still, but under other terms (another upstream, credentials, paths): it must connect anew
+            self.abort()
+
+    def end_if_idle(self, sweeps: float) -> None:
+        if self._splice is None:
+            return
+        moved = self._splice.moved
+        self._idle_sweeps = self._idle_sweeps + 1 if moved == self._last_moved else 0
+        self._last_moved = moved
+        if self._idle_sweeps > sweeps:
+            self._splice.abort()
+
+    def abort(self) -> None:
+        """End with RST, at once."""
+        if self._splice is not None:
+            self._splice.abort()
+        elif self._task is not None:
+            self._task.cancel()
+        else:
+            with suppress(OSError):
+                reset(self.sock)

