@@ -1,9 +1,51 @@
+import functools
 import os
 import shutil
 import tempfile
 import time
 
 import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow as well")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--slow"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+def pytest_runtest_setup(item):
+    """A test that needs something of the host is skipped by the name of what is missing."""
+    if item.get_closest_marker("root") and os.geteuid():
+        pytest.skip("needs a root caller")
+    for marker in item.iter_markers("requires_program"):
+        for name in marker.args:
+            if not shutil.which(name):
+                pytest.skip(f"no `{name}` on this host")
+    for marker in item.iter_markers("requires_path"):
+        for path in marker.args:
+            if not os.access(path, os.R_OK | os.W_OK):
+                pytest.skip(f"no usable `{path}` on this host")
+    if item.get_closest_marker("requires_userns") and not _userns():
+        pytest.skip("no unprivileged user namespaces on this host")
+
+
+@functools.cache
+def _userns():
+    """By trying it: a child unshares a user namespace."""
+    import ctypes
+
+    pid = os.fork()
+    if not pid:
+        clone_newuser = 0x10000000
+        os._exit(1 if ctypes.CDLL(None).unshare(clone_newuser) else 0)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 @pytest.fixture

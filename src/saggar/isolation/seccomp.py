@@ -46,19 +46,18 @@ _PERSONALITIES = (0x0, 0x8, 0x2_0000, 0x2_0008, 0xFFFF_FFFF)
 
 class Refusal(Frozen):
     """One row. call: name. errno: what the caller sees. reason: why. tests: all must hold; none means always.
-    uncounted: the row stands only where a watchdog holds memory, which cannot see what the call makes."""
+    only: "" for every cell, `uncounted` where a watchdog holds memory (it cannot see what the call makes), `pinned` where
+    an affinity holds the CPU limit."""
 
-    __slots__ = ("call", "errno", "reason", "tests", "uncounted")
+    __slots__ = ("call", "errno", "only", "reason", "tests")
     call: str
     errno: int
     reason: str
     tests: tuple[Test, ...]
-    uncounted: bool
+    only: str
 
-    def __init__(
-        self, call: str, errno: int, reason: str, tests: tuple[Test, ...] = (), *, uncounted: bool = False
-    ) -> None:
-        self._set(call=call, errno=errno, reason=reason, tests=tests, uncounted=uncounted)
+    def __init__(self, call: str, errno: int, reason: str, tests: tuple[Test, ...] = (), *, only: str = "") -> None:
+        self._set(call=call, errno=errno, reason=reason, tests=tests, only=only)
 
 
 def _each(errno: int, reason: str, *calls: str) -> tuple[Refusal, ...]:
@@ -152,8 +151,10 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     *_each(ENOSYS, "32-bit x86 only: its number is foreign here", "vm86", "vm86old"),
     # --- where no cgroup counts memory ----------------------------------------------------------------------------
-    Refusal("memfd_secret", ENOSYS, "pages that no process maps and no counter shows", uncounted=True),
-    Refusal("shmget", ENOSYS, "segments that live on with nobody attached", uncounted=True),
+    Refusal("memfd_secret", ENOSYS, "pages that no process maps and no counter shows", only="uncounted"),
+    Refusal("shmget", ENOSYS, "segments that live on with nobody attached", only="uncounted"),
+    # --- where no cgroup holds the CPU limit ----------------------------------------------------------------------
+    Refusal("sched_setaffinity", EPERM, "leaves the CPUs that the limit gave", only="pinned"),
 )  # fmt: skip
 
 # Only what the table names. x86_64: arch/x86/entry/syscalls/syscall_64.tbl; aarch64: include/uapi/asm-generic/unistd.h
@@ -163,7 +164,7 @@ _X86_64 = {
     "adjtimex": 159, "chroot": 161, "acct": 163, "settimeofday": 164, "mount": 165, "umount2": 166, "swapon": 167,
     "swapoff": 168, "reboot": 169, "sethostname": 170, "setdomainname": 171, "iopl": 172, "ioperm": 173,
     "create_module": 174, "init_module": 175, "delete_module": 176, "get_kernel_syms": 177, "query_module": 178,
-    "quotactl": 179, "nfsservctl": 180, "getpmsg": 181, "putpmsg": 182, "afs_syscall": 183, "tuxcall": 184,
+    "quotactl": 179, "nfsservctl": 180, "getpmsg": 181, "sched_setaffinity": 203, "putpmsg": 182, "afs_syscall": 183, "tuxcall": 184,
     "security": 185, "lookup_dcookie": 212, "clock_settime": 227, "vserver": 236, "mbind": 237, "set_mempolicy": 238,
     "get_mempolicy": 239, "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "migrate_pages": 256,
     "unshare": 272, "move_pages": 279, "perf_event_open": 298, "fanotify_init": 300, "name_to_handle_at": 303,
@@ -174,7 +175,7 @@ _AARCH64 = {
     "name_to_handle_at": 264, "open_by_handle_at": 265, "lookup_dcookie": 18, "ioctl": 29, "umount2": 39, "mount": 40,
     "pivot_root": 41, "nfsservctl": 42, "chroot": 51, "vhangup": 58, "quotactl": 60, "acct": 89, "personality": 92,
     "unshare": 97, "kexec_load": 104, "init_module": 105, "delete_module": 106, "clock_settime": 112, "syslog": 116,
-    "ptrace": 117, "reboot": 142, "sethostname": 161, "setdomainname": 162, "settimeofday": 170, "adjtimex": 171,
+    "ptrace": 117, "sched_setaffinity": 122, "reboot": 142, "sethostname": 161, "setdomainname": 162, "settimeofday": 170, "adjtimex": 171,
     "shmget": 194, "socket": 198, "socketpair": 199, "add_key": 217, "request_key": 218, "keyctl": 219, "clone": 220,
     "swapon": 224, "swapoff": 225, "mbind": 235, "get_mempolicy": 236, "set_mempolicy": 237, "migrate_pages": 238,
     "move_pages": 239, "perf_event_open": 241, "fanotify_init": 262, "clock_adjtime": 266, "setns": 268,
@@ -203,7 +204,7 @@ _LD, _JEQ, _JGT, _JSET, _RET = 0x20, 0x15, 0x25, 0x45, 0x06
 _NR, _ARCH, _ARGS = 0, 4, 16
 _INSTRUCTION = Struct("<HBBI")
 
-_built: dict[tuple[str, bool], bytes] = {}
+_built: dict[tuple[str, bool, bool], bytes] = {}
 
 
 class _Program:
@@ -240,15 +241,16 @@ def number(call: str, arch: str) -> int | None:
     return _NUMBERS[arch].get(call)
 
 
-def build_filter(arch: str, *, uncounted: bool = True) -> bytes:
+def build_filter(arch: str, *, uncounted: bool = True, pinned: bool = True) -> bytes:
     """The filter as an array of `struct sock_filter`, ready for `bwrap --seccomp FD`.
 
     arch: `x86_64` or `aarch64` (`os.uname().machine`). uncounted: refuse also what a memory watchdog cannot see; false
-    only where a cgroup counts memory. Takes about 0.2 ms the first time.
+    only where a cgroup counts memory. pinned: refuse also to leave the CPUs that the cell was given; false only where a
+    cgroup holds the CPU limit. Takes about 0.2 ms the first time.
 
     Raises: `Unenforceable` for another architecture.
     """
-    key = (arch, uncounted)
+    key = (arch, uncounted, pinned)
     if key not in _built:
         if arch not in _NUMBERS:
             raise Unenforceable(
@@ -256,7 +258,9 @@ def build_filter(arch: str, *, uncounted: bool = True) -> bytes:
                 cause="the filter's table has numbers for x86_64 and aarch64 only",
                 remedy="run on one of those, or choose the microvm tier",
             )
-        _built[key] = _build(arch, [r for r in REFUSALS if uncounted or not r.uncounted])
+        left_out = (("uncounted", uncounted), ("pinned", pinned))
+        unwanted = {only for only, wanted in left_out if not wanted}
+        _built[key] = _build(arch, [r for r in REFUSALS if r.only not in unwanted])
     return _built[key]
 
 

@@ -38,8 +38,8 @@ Scalar = str | int | float | bool | None | NotEnough
 @dataclass(frozen=True, slots=True)
 class Node:
     """data: a scalar, a tuple of nodes, or a dict of nodes. verbatim: the text stands, unchanged, in one single leaf
-    of the data that a worker was shown, so whoever wrote that leaf knows it already (see `flow`). names: the field is
-    one by which people name an object; `author` is the principal who wrote it."""
+    of a tool's output, so whoever wrote that leaf knows it already (see `flow`). names: the tool declares the field
+    as one by which people call an object."""
 
     data: Scalar | tuple[Node, ...] | Mapping[str, Node]
     label: Label = NEUTRAL

@@ -146,6 +146,12 @@ def test_a_counted_cell_may_use_shared_segments() -> None:
     assert errno_of(run(seccomp.build_filter("x86_64"), 29, (), native)) == 38
 
 
+def test_a_cell_with_a_cpu_group_may_pin_itself() -> None:
+    native = seccomp._AUDIT_ARCH["x86_64"]
+    assert run(seccomp.build_filter("x86_64", pinned=False), 203, (), native) == ALLOW
+    assert errno_of(run(seccomp.build_filter("x86_64"), 203, (), native)) == 1
+
+
 def test_every_reason_is_given_once_per_call_and_test() -> None:
     keys = [(r.call, r.tests) for r in seccomp.REFUSALS]
     assert len(keys) == len(set(keys))

@@ -1,0 +1,532 @@
+"""The only way to a tool.
+
+I1  Order: token, arguments, capability, rules, labels, budget, approval, audit intent, call, audit outcome. A later
+    step is not reached past a refusal of an earlier one.
+I2  The intent is in the log before the body runs; a log that cannot be written stops the call. An intent without an
+    outcome is a call whose end nobody saw.
+I3  A one-shot id is spent with the budgets, under one lock, before the intent: a repeated id never runs twice.
+I4  Every way out is an `Outcome`; what a model may read of a refusal is one constant line.
+I5  An approval counts for the argument hash that it names; the call that runs after a wait is judged anew, its token
+    minted afresh where the old one ran out while a human thought.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from saggar.audit import canonical
+from saggar.capability.budget import Account, Ledger
+from saggar.capability.builtin import Flow
+from saggar.capability.call import BadCall, Call, prepare
+from saggar.capability.card import question_for
+from saggar.capability.constraint import Exact
+from saggar.capability.declare import Tool
+from saggar.capability.grant import Grant, compile_capability
+from saggar.capability.mint import DEFAULT_TTL_S, Issuer, Random
+from saggar.capability.record import argument_record, call_record
+from saggar.capability.rule import CallView
+from saggar.capability.rules import ASKED, REFUSED, RuleSet, Verdict
+from saggar.capability.verify import HeldGrant, Proof, VerifiedToken, Verifier, refusal
+from saggar.core.approval import Answer, Approver, Question
+from saggar.core.decision import ALLOW, ASK, DENY, Decision, strongest
+from saggar.core.errors import Denied, ParseError, UsageError
+from saggar.core.tool import (
+    Budget,
+    LabelLike,
+    LabelRules,
+    Outcome,
+    SandboxBody,
+    ToolDeclaration,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from saggar.core.clock import Clock
+
+FAILED = "the tool failed"
+PARKED = "this call waits for approval"
+MAX_IDS = 100_000
+
+
+class Sink(Protocol):
+    """`saggar.audit.sink_host.AuditLog`, or what stands in for it in a test."""
+
+    def append(
+        self,
+        kind: str,
+        *,
+        layer: str,
+        effect: str = "",
+        reason: str = "",
+        rule: str = "",
+        detail: dict[str, Any] | None = None,
+    ) -> tuple[int, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A call as it came in: nothing of it is believed yet."""
+
+    token: str
+    tool: str
+    args: Any
+    labels: Mapping[str, LabelLike]
+    call_id: str = ""
+    proof: Proof | None = None
+    outside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A call that got as far as its verdict."""
+
+    tool: Tool
+    call: Call
+    token: VerifiedToken
+    held: HeldGrant
+    accounts: tuple[tuple[Account, Budget], ...]
+    labels: Mapping[str, LabelLike]
+    verdict: Verdict
+    call_id: str
+    approval: str = ""
+
+
+class Gateway:
+    """Guards the tools of one task. Safe among threads; one per task.
+
+    verifier, issuer: of this task (issuer for in-process tokens and for approvals that outlast a token). rules: bound
+    to the same tools. audit: a sink; there is no gateway without one. approver: without one every ask is parked.
+    label_rules: L4's say. sandbox: runs bodies that declare `runs="sandbox"`. budget: of the whole task.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        tools: Iterable[Tool],
+        *,
+        rules: RuleSet,
+        audit: Sink,
+        verifier: Verifier,
+        clock: Clock,
+        random: Random,
+        issuer: Issuer | None = None,
+        approver: Approver | None = None,
+        label_rules: LabelRules | None = None,
+        sandbox: SandboxBody | None = None,
+        budget: Budget | None = None,
+        tool_timeout_s: float = 300.0,
+    ) -> None:
+        self.task = task
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            if tool.name in self._tools:
+                raise UsageError(f"two tools are named `{tool.name}`")
+            self._tools[tool.name] = tool
+        self._rules = rules
+        self._audit = audit
+        self._verifier = verifier
+        self._clock = clock
+        self._random = random
+        self._issuer = issuer
+        self._approver = approver
+        self._label_rules = label_rules
+        self._sandbox = sandbox
+        self._budget = budget or Budget()
+        self._timeout_s = tool_timeout_s
+        self._lock = threading.Lock()
+        self._ledger = Ledger()
+        self._spent: set[str] = set()
+        self._flow = Flow()
+
+    # -- what there is
+
+    def declaration(self, tool: str) -> ToolDeclaration | None:
+        found = self._tools.get(tool)
+        return found.declaration if found else None
+
+    def declarations(self) -> Mapping[str, ToolDeclaration]:
+        return {name: tool.declaration for name, tool in self._tools.items()}
+
+    @property
+    def flow(self) -> Flow:
+        """What this task has read so far."""
+        return self._flow
+
+    def grants(self, capabilities: Iterable[str]) -> tuple[Grant, ...]:
+        """The grants of some capability texts. Raises `UsageError`."""
+        known = [t.declaration for t in self._tools.values()]
+        return tuple(g for text in capabilities for g in compile_capability(text, known))
+
+    def token(self, capabilities: Iterable[str | Grant], *, ttl_s: int = DEFAULT_TTL_S, subject: str = "host") -> str:
+        """Mint a token for use in this process and record it. Raises `UsageError`, and `OSError` of the log."""
+        if self._issuer is None:
+            raise UsageError("this gateway has no issuer")
+        found = list(capabilities)
+        grants = [g for g in found if isinstance(g, Grant)]
+        grants += self.grants(t for t in found if isinstance(t, str))
+        self._audit.append(
+            "capability.granted",
+            layer="L3",
+            effect=ALLOW,
+            reason="minted",
+            detail={"subject": subject, "ttl_s": ttl_s, "capabilities": [granted(g) for g in grants]},
+        )
+        return self._issuer.mint_local(grants, subject=subject, ttl_s=ttl_s)
+
+    def opened(self, capabilities: Sequence[Grant] = ()) -> None:
+        """Record the tools of this task, for `saggar audit overprovision`. Raises `OSError`."""
+        tools = {name: t.declaration.digest for name, t in sorted(self._tools.items())}
+        detail = {"tools": tools, "capabilities": [granted(g) for g in capabilities]}
+        self._audit.append("capability.tools", layer="L3", effect=ALLOW, reason="declared", detail=detail)
+
+    # -- calls
+
+    def call(
+        self,
+        token: str,
+        tool: str,
+        args: Mapping[str, Any],
+        *,
+        labels: Mapping[str, LabelLike] | None = None,
+        call_id: str = "",
+        proof: Proof | None = None,
+        outside: bool = False,
+    ) -> Outcome:
+        """As `core.tool.ToolGateway.call`. outside: the caller is another process, so `proof` is asked for."""
+        ready = self._judge(_Asked(token, tool, args, labels or {}, call_id, proof, outside))
+        if isinstance(ready, _Judged):
+            ready = self._approved(ready)
+        if isinstance(ready, _Judged):
+            ready = self._commit(ready)
+        if not isinstance(ready, _Judged):
+            return ready
+        try:
+            value = self._run(ready)
+        except Exception as e:  # noqa: BLE001  # a tool's body may raise anything; the log hears the type, a model nothing
+            return self._finish(ready, None, e)
+        return self._finish(ready, value, None)
+
+    async def acall(
+        self,
+        token: str,
+        tool: str,
+        args: Mapping[str, Any],
+        *,
+        labels: Mapping[str, LabelLike] | None = None,
+        call_id: str = "",
+        proof: Proof | None = None,
+        outside: bool = False,
+    ) -> Outcome:
+        """`call` for an event loop: an async body is awaited, a human is waited for in a thread."""
+        ready = self._judge(_Asked(token, tool, args, labels or {}, call_id, proof, outside))
+        if isinstance(ready, _Judged):
+            asks = ready.verdict.decision.effect == ASK
+            ready = await asyncio.to_thread(self._approved, ready) if asks else ready
+        if isinstance(ready, _Judged):
+            ready = self._commit(ready)
+        if not isinstance(ready, _Judged):
+            return ready
+        try:
+            if ready.tool.is_async and ready.tool.declaration.runs == "host":
+                value = await ready.tool.unguarded(**revived(ready.tool, ready.call.args))
+            else:
+                value = await asyncio.to_thread(self._run, ready)
+        except Exception as e:  # noqa: BLE001  # as in `call`
+            return self._finish(ready, None, e)
+        return self._finish(ready, value, None)
+
+    def explain(self, token: str, tool: str, args: Mapping[str, Any]) -> Decision:
+        """What `call` would decide, without a record, a question or a charge."""
+        judged = self._weighed(_Asked(token, tool, args, {}))
+        return judged if isinstance(judged, Decision) else judged.verdict.decision
+
+    # -- the steps
+
+    def _judge(self, asked: _Asked) -> _Judged | Outcome:
+        found = self._weighed(asked)
+        if isinstance(found, _Judged):
+            if found.verdict.decision.effect != DENY:
+                return found
+            return self._denied(found.verdict.decision, asked.tool, found.call.args, call_id=found.call_id)
+        return self._denied(found, asked.tool, asked.args, call_id=asked.call_id)
+
+    def _weighed(self, asked: _Asked) -> _Judged | Decision:
+        call_id = asked.call_id
+        try:
+            verified = self._verifier.verify(asked.token)
+            tool = self._tools.get(asked.tool)
+            if tool is None:
+                return refusal("tool_unknown")
+            if not isinstance(asked.args, Mapping):
+                return refusal("type_confusion")
+            call = prepare(tool.declaration, asked.args, self.task)
+            if asked.outside:
+                self._verifier.possess(verified, call.args_hash, asked.proof)
+                call_id = asked.proof.call_id if asked.proof else ""
+        except Denied as e:
+            return e.decision
+        except BadCall as e:
+            return refusal(e.reason, argument=e.argument)
+        if len(call_id) > 128 or (asked.outside and not call_id):
+            return refusal("call_id_form")
+        if call_id in self._spent:
+            return refusal("replayed", call_id=call_id)
+        held = _granting(verified, call)
+        if isinstance(held, Decision):
+            return held
+        verdict = self._ruled(call, held.grant, asked.labels)
+        accounts = self._accounts(call, held)
+        if verdict.decision.effect != DENY:
+            with self._lock:
+                over = self._ledger.overrun(accounts, call)
+            if over is not None:
+                verdict = Verdict(refusal(over.reason, account=over.account, limit=over.limit))
+        call_id = call_id or self._random(16).hex()
+        return _Judged(tool, call, verified, held, accounts, asked.labels, verdict, call_id)
+
+    def _ruled(self, call: Call, grant: Grant, labels: Mapping[str, LabelLike]) -> Verdict:
+        verdict = self._rules.decide(CallView(call.declaration, call.args, labels), grant, self._flow)
+        if self._label_rules is None or verdict.decision.effect == DENY:
+            return verdict
+        try:
+            word = self._label_rules.decide(call.declaration, call.args, labels)
+        except Exception as e:  # noqa: BLE001  # an engine that fails denies
+            word = Decision(DENY, "label_error", layer="L4", public=REFUSED, detail={"error": type(e).__name__})
+        if word is None or strongest(verdict.decision, word) is verdict.decision:
+            if word is not None and word.effect == ASK:
+                return replace(verdict, asks=(*verdict.asks, (word.rule, word.reason)))
+            return verdict
+        asks = (*verdict.asks, (word.rule, word.reason)) if word.effect == ASK else ()
+        return replace(verdict, decision=word, asks=asks)
+
+    def _accounts(self, call: Call, held: HeldGrant) -> tuple[tuple[Account, Budget], ...]:
+        name = call.declaration.name
+        accounts: list[tuple[Account, Budget]] = [(("task",), self._budget), (("tool", name), call.declaration.budget)]
+        accounts += [(("token", jti, str(index)), budget) for jti, index, budget in held.charges]
+        return tuple(accounts)
+
+    def _approved(self, judged: _Judged) -> _Judged | Outcome:
+        decision = judged.verdict.decision
+        if decision.effect == ALLOW:
+            return judged
+        question = question_for(
+            judged.tool,
+            judged.call,
+            judged.labels,
+            id=self._random(10).hex(),
+            task=self.task,
+            asks=judged.verdict.asks,
+            human_only=judged.verdict.human_only,
+        )
+        about = {"question": question.id, "tool": question.tool, "args_hash": question.args_hash}
+        self._append("approval.question", effect=ASK, reason=decision.reason, rule=question.rule, detail=about)
+        answer, standing = self._answer(question)
+        self._note_approval(question, answer, standing=standing)
+        if answer.kind == "timeout":
+            return self._parked(judged, question)
+        if answer.kind != "approved":
+            return self._denied(
+                Decision(DENY, "approval_denied", layer="approval", rule=decision.rule, public=REFUSED),
+                judged.call.declaration.name,
+                judged.call.args,
+                call_id=judged.call_id,
+            )
+        wrong = _misfit(question, answer)
+        if wrong:
+            refused = Decision(DENY, wrong, layer="approval", rule=decision.rule, public=REFUSED)
+            return self._denied(refused, judged.call.declaration.name, judged.call.args, call_id=judged.call_id)
+        return self._renewed(judged, question)
+
+    def _answer(self, question: Question) -> tuple[Answer, bool]:
+        if self._approver is None:
+            return Answer("timeout", question.args_hash), False
+        try:
+            standing = self._approver.standing(question)
+            if standing is not None:
+                return standing, True
+            return self._approver.ask(question), False
+        except Exception:  # noqa: BLE001  # a channel that breaks is no approval, and no denial by a human either
+            return Answer("timeout", question.args_hash), False
+
+    def _note_approval(self, question: Question, answer: Answer, *, standing: bool) -> None:
+        detail = {
+            "question": question.id,
+            "tool": question.tool,
+            "args_hash": question.args_hash,
+            "reasons": list(question.reasons),
+            "scope": answer.scope,
+            "uses": answer.uses,
+            "reviewer": answer.reviewer,
+            "reviewer_class": answer.reviewer_class,
+            "standing": standing,
+        }
+        effect = {"approved": ALLOW, "denied": DENY}.get(answer.kind, ASK)
+        self._append("approval.answer", effect=effect, reason=answer.kind, rule=question.rule, detail=detail)
+
+    def _renewed(self, judged: _Judged, question: Question) -> _Judged | Outcome:
+        """After a wait nothing is as it was: look at the token, the budgets and the one-shot id again (I5)."""
+        name, args = judged.call.declaration.name, judged.call.args
+        token = judged.token
+        try:
+            token = self._verifier.verify(token.text)
+        except Denied as e:
+            if e.decision.reason != "expired" or self._issuer is None:
+                return self._denied(e.decision, name, args, call_id=judged.call_id)
+            try:
+                token = self._verifier.verify(self._minted_for(judged))
+            except Denied as again:
+                return self._denied(again.decision, name, args, call_id=judged.call_id)
+        return replace(judged, token=token, approval=question.id)
+
+    def _minted_for(self, judged: _Judged) -> str:
+        if self._issuer is None:
+            raise UsageError("this gateway has no issuer")
+        if self._verifier.revocations.covers(judged.token):
+            raise Denied(refusal("revoked"))
+        exact = tuple(sorted((name, Exact(value)) for name, value in judged.call.args.items()))
+        grant = replace(judged.held.grant, constraints=exact)
+        return self._issuer.mint_local([grant], subject=judged.token.subject, max_depth=0)
+
+    def _commit(self, judged: _Judged) -> _Judged | Outcome:
+        call = judged.call
+        with self._lock:
+            if judged.call_id in self._spent:
+                problem = refusal("replayed", call_id=judged.call_id)
+            elif len(self._spent) >= MAX_IDS:
+                problem = refusal("call_ids_exhausted")
+            elif (over := self._ledger.overrun(judged.accounts, call)) is not None:
+                problem = refusal(over.reason, account=over.account, limit=over.limit)
+            else:
+                self._spent.add(judged.call_id)
+                self._ledger.charge(judged.accounts, call)
+                problem = None
+        if problem is not None:
+            return self._denied(problem, call.declaration.name, call.args, call_id=judged.call_id)
+        detail = call_record(call, call_id=judged.call_id, holder=judged.token.subject, jti=judged.token.jtis[-1])
+        if judged.verdict.accepted:
+            detail["accepted"] = list(judged.verdict.accepted)
+        if judged.approval:
+            detail["approval"] = judged.approval
+        verdict = judged.verdict.decision
+        reason = "approved" if judged.approval else verdict.reason
+        if not self._append("capability.intent", effect=ALLOW, reason=reason, rule=verdict.rule, detail=detail):
+            return Outcome("denied", refusal("audit_unavailable"), call_id=judged.call_id, public=REFUSED)
+        return judged
+
+    def _run(self, judged: _Judged) -> Any:
+        tool = judged.tool
+        if tool.declaration.runs == "sandbox":
+            if self._sandbox is None:
+                raise UsageError(f"the tool `{tool.name}` runs in a sandbox and the session has none")
+            return self._sandbox.run(tool.declaration, tool.unguarded, judged.call.args, self._timeout_s)
+        value = tool.unguarded(**revived(tool, judged.call.args))
+        return asyncio.run(value) if tool.is_async else value
+
+    def _finish(self, judged: _Judged, value: Any, error: Exception | None) -> Outcome:
+        declaration = judged.call.declaration
+        self._seen(declaration)
+        detail: dict[str, Any] = {"tool": declaration.name, "call_id": judged.call_id}
+        reason = "done"
+        if error is not None:
+            reason = "tool_raised"
+            detail["error"] = type(error).__name__
+        else:
+            size = result_size(value)
+            detail["bytes"] = size
+            with self._lock:
+                if not self._ledger.charge_result(judged.accounts, size):
+                    reason = "budget_bytes"
+        written = self._append("capability.outcome", effect=ALLOW, reason=reason, rule="", detail=detail)
+        if not written:
+            reason = "audit_unavailable"
+        decision = judged.verdict.decision
+        if reason == "done":
+            allowed = (
+                decision
+                if decision.effect == ALLOW
+                else Decision(ALLOW, "approved", layer="approval", rule=decision.rule)
+            )
+            return Outcome("done", allowed, value, judged.call_id, judged.approval)
+        failed = Decision(ALLOW, reason, layer="L3", rule=decision.rule, public=FAILED, detail=detail)
+        return Outcome("failed", failed, None, judged.call_id, judged.approval, FAILED)
+
+    def _seen(self, declaration: ToolDeclaration) -> None:
+        labels = [label for _, label in declaration.labels]
+        private = self._flow.private or any(label.private and label.readers != "*" for label in labels)
+        untrusted = self._flow.untrusted or any(label.integrity == "untrusted" for label in labels)
+        self._flow = Flow(private, untrusted)
+
+    def _denied(self, decision: Decision, tool: str, args: Mapping[str, Any], *, call_id: str) -> Outcome:
+        found = self._tools.get(tool) if type(tool) is str else None
+        detail = dict(decision.detail) | {"tool": str(tool)[:128], "call_id": call_id}
+        if found is not None and isinstance(args, Mapping):
+            detail["args"] = argument_record(found.declaration, dict(args))
+        self._append("capability.decision", effect=DENY, reason=decision.reason, rule=decision.rule, detail=detail)
+        return Outcome("denied", decision, call_id=call_id, public=REFUSED)
+
+    def _parked(self, judged: _Judged, question: Question) -> Outcome:
+        detail = call_record(
+            judged.call, call_id=judged.call_id, holder=judged.token.subject, jti=judged.token.jtis[-1]
+        ) | {"question": question.id}
+        self._append("capability.parked", effect=ASK, reason="approval_timeout", rule=question.rule, detail=detail)
+        waiting = Decision(ASK, "approval_timeout", layer="approval", rule=question.rule, public=ASKED)
+        return Outcome("parked", waiting, None, judged.call_id, question.id, PARKED)
+
+    def _append(self, kind: str, *, effect: str, reason: str, rule: str, detail: dict[str, Any]) -> bool:
+        try:
+            self._audit.append(kind, layer="L3", effect=effect, reason=reason, rule=rule, detail=detail)
+        except OSError:
+            return False
+        return True
+
+
+def _granting(token: VerifiedToken, call: Call) -> HeldGrant | Decision:
+    """The first grant that allows the call; else the refusal of the one that came closest."""
+    best: tuple[int, str, str] = (0, "tool_not_granted", "")
+    order = ("tool_not_granted", "declaration_changed", "argument_not_granted", "constraint")
+    for held in token.grants:
+        reason, argument = held.grant.refuses(call.declaration, call.args)
+        if not reason:
+            return held
+        best = max(best, (order.index(reason), reason, argument))
+    return refusal(best[1], argument=best[2])
+
+
+def _misfit(question: Question, answer: Answer) -> str:
+    """Why an approval does not count for this question, or ""."""
+    if question.human_only and answer.reviewer_class != "human":
+        return "approval_human_only"
+    if answer.scope in ("once", "times") and answer.args_hash != question.args_hash:
+        return "approval_other_call"
+    if answer.scope == "template" and answer.args_hash != question.template_hash:
+        return "approval_other_call"
+    if answer.scope == "task" and answer.args_hash not in (question.args_hash, f"task:{question.tool}"):
+        return "approval_other_call"
+    return ""
+
+
+def granted(grant: Grant) -> dict[str, str]:
+    return {"tool": grant.tool, "text": grant.to_text()}
+
+
+def revived(tool: Tool, args: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments as the function's annotations have them (text to Decimal, date, Enum)."""
+    if not tool.revive:
+        return dict(args)
+    out = dict(args)
+    for name, revive in tool.revive.items():
+        if out.get(name) is not None:
+            out[name] = revive(out[name])
+    return out
+
+
+def result_size(value: Any) -> int:
+    """Bytes of a result for the budgets; of one that JSON has no form for, the length of its text."""
+    try:
+        return len(canonical.encode(value))
+    except ParseError:
+        return len(str(value).encode("utf-8", "surrogatepass"))

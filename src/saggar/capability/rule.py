@@ -1,0 +1,222 @@
+"""One rule: what it looks at, and whether it fits a call.
+
+I1  A rule is bound to a tool's declaration before it is asked; a rule that names what the tool does not have is a
+    `UsageError` at load.
+I2  An allow fits only when every value that it looks at fits; an ask or a deny fits as soon as one does. So a list with
+    one forbidden element is forbidden, and a list with one permitted element is not permitted.
+I3  A rule that raises is a denial with the reason `rule_error` (the engine sees to it), never a skipped rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from saggar.capability.constraint import All, Constraint, EachItem, MaxLength
+from saggar.capability.grammar import parse_term
+from saggar.capability.grant import typed
+from saggar.core.decision import ALLOW
+from saggar.core.errors import ParseError, UsageError
+from saggar.core.tool import ROLES, ArgumentDeclaration, LabelLike, Role, ToolDeclaration, TypeSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from saggar.core.decision import EffectName
+
+EVERY = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class CallView:
+    """What a rule may look at. args: complete. labels: of the arguments that somebody tracked."""
+
+    declaration: ToolDeclaration
+    args: Mapping[str, Any]
+    labels: Mapping[str, LabelLike]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A call and whether the rule fits it; checked at load, so an inverted rule does not load."""
+
+    args: Mapping[str, Any]
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """As written, in the policy file or in Python.
+
+    id: unique. effect: allow, ask or deny. reason: one line for humans, shown on the approval card. tool: a name, or
+    `*`. capability: `operation:resource`, another way to name tools. when: argument to grammar term; all must hold.
+    roles: role to grammar term, over every argument of that role. unless: argument to term, for ask and deny: the rule
+    does not fit when all of these hold for all elements. predicate: Python's own say, given the call. accepts: built-in
+    rules that this allow answers for (`builtin.destructive`). human_only: only a person may approve what this asks.
+    """
+
+    id: str
+    effect: EffectName
+    reason: str = ""
+    tool: str = ""
+    capability: str = ""
+    when: Mapping[str, str] | None = None
+    roles: Mapping[str, str] | None = None
+    unless: Mapping[str, str] | None = None
+    predicate: Callable[[CallView], bool] | None = None
+    accepts: tuple[str, ...] = ()
+    human_only: bool = False
+    examples: tuple[Example, ...] = ()
+
+    def names(self, declaration: ToolDeclaration) -> bool:
+        if self.tool:
+            return self.tool in (EVERY, declaration.name)
+        return self.capability == f"{declaration.operation}:{declaration.resource}"
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRule:
+    """A rule for one tool. when, unless: pairs of argument and constraint, on the element where the argument is a
+    list."""
+
+    rule: Rule
+    tool: str
+    when: tuple[tuple[str, Constraint], ...]
+    unless: tuple[tuple[str, Constraint], ...]
+
+    def fits(self, call: CallView) -> bool:
+        every = self.rule.effect == ALLOW
+        for name, limit in self.when:
+            if not holds(limit, call.args[name], every=every):
+                return False
+        if self.unless and all(holds(limit, call.args[name], every=True) for name, limit in self.unless):
+            return False
+        return self.rule.predicate is None or bool(self.rule.predicate(call))
+
+    def looks_at(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.when) | frozenset(name for name, _ in self.unless)
+
+
+def holds(limit: Constraint, value: Any, *, every: bool) -> bool:
+    """Does `limit` allow the value, or (of a list) every element, or any? An argument that is absent neither harms an
+    allow nor feeds an ask or a deny."""
+    if value is None:
+        return every
+    if type(value) is list and not _on_list(limit):
+        found = (limit.allows(item) for item in value)
+        return all(found) if every else any(found)
+    return limit.allows(value)
+
+
+def _on_list(limit: Constraint) -> bool:
+    return isinstance(limit, EachItem | MaxLength) or (isinstance(limit, All) and any(map(_on_list, limit.parts)))
+
+
+def bind_rule(rule: Rule, declaration: ToolDeclaration) -> BoundRule:
+    """Raises `UsageError` (I1)."""
+    when = [_bound(rule, declaration, name, text) for name, text in (rule.when or {}).items()]
+    for role, text in (rule.roles or {}).items():
+        fitting = [a for a in declaration.arguments if a.role == role]
+        when += [(a.name, _term(rule, a, text)) for a in fitting]
+    unless = [_bound(rule, declaration, name, text) for name, text in (rule.unless or {}).items()]
+    return BoundRule(rule, declaration.name, tuple(sorted(when, key=_name)), tuple(sorted(unless, key=_name)))
+
+
+def _name(pair: tuple[str, Constraint]) -> str:
+    return pair[0]
+
+
+def _bound(rule: Rule, declaration: ToolDeclaration, name: str, text: str) -> tuple[str, Constraint]:
+    argument = declaration.argument(name)
+    if argument is None:
+        have = ", ".join(a.name for a in declaration.arguments) or "none"
+        raise UsageError(
+            f"rule `{rule.id}` looks at `{name}`, which the tool `{declaration.name}` does not have",
+            hint=f"it has {have}",
+        )
+    return name, _term(rule, argument, text)
+
+
+def _term(rule: Rule, argument: ArgumentDeclaration, text: str) -> Constraint:
+    try:
+        term = parse_term(text)
+        whole = any(f.kind in ("each", "length") for f in term)
+        spec = argument.type if whole or argument.type.items is None else argument.type.items
+        return typed(term, spec if argument.type.kind == "array" else argument.type)
+    except ParseError as e:
+        raise UsageError(f"rule `{rule.id}`, argument `{argument.name}`: {e}") from None
+
+
+def role_of(text: str, rule: Rule) -> Role:
+    for role in ROLES:
+        if role == text:
+            return role
+    raise UsageError(f"rule `{rule.id}`: `{text}` is no role", hint=", ".join(ROLES))
+
+
+def from_table(table: Mapping[str, Any], index: int, file: str = "") -> Rule:
+    """A rule from one `[[tools.rule]]` table of the policy file. Strict: an unknown key is an error."""
+    known = {
+        "id",
+        "effect",
+        "reason",
+        "tool",
+        "capability",
+        "when",
+        "roles",
+        "unless",
+        "accepts",
+        "human_only",
+        "example",
+    }
+    ident = str(table.get("id") or f"tools.rule[{index}]")
+    unknown = sorted(set(table) - known)
+    if unknown:
+        raise UsageError(f"rule `{ident}` has the unknown key `{unknown[0]}`", file=file, hint=", ".join(sorted(known)))
+    effect = table.get("effect")
+    if effect not in ("allow", "ask", "deny"):
+        raise UsageError(f"rule `{ident}`: `effect` is allow, ask or deny, not `{effect}`", file=file)
+    return Rule(
+        id=ident,
+        effect=effect,
+        reason=_text(table, "reason", ident, file),
+        tool=_text(table, "tool", ident, file),
+        capability=_text(table, "capability", ident, file),
+        when=_terms(table, "when", ident, file),
+        roles=_terms(table, "roles", ident, file),
+        unless=_terms(table, "unless", ident, file),
+        accepts=tuple(_texts(table, "accepts", ident, file)),
+        human_only=table.get("human_only", False) is True,
+        examples=tuple(_example(e, ident, file) for e in table.get("example", ())),
+    )
+
+
+def _text(table: Mapping[str, Any], key: str, ident: str, file: str) -> str:
+    value = table.get(key, "")
+    if type(value) is not str:
+        raise UsageError(f"rule `{ident}`: `{key}` is a text", file=file)
+    return value
+
+
+def _texts(table: Mapping[str, Any], key: str, ident: str, file: str) -> Sequence[str]:
+    value = table.get(key, [])
+    if type(value) is not list or any(type(v) is not str for v in value):
+        raise UsageError(f"rule `{ident}`: `{key}` is a list of texts", file=file)
+    return value
+
+
+def _terms(table: Mapping[str, Any], key: str, ident: str, file: str) -> dict[str, str]:
+    value = table.get(key, {})
+    if type(value) is not dict or any(type(v) is not str for v in value.values()):
+        raise UsageError(f"rule `{ident}`: `{key}` is a table of texts", file=file, hint='when = { to = "*@acme.com" }')
+    return dict(value)
+
+
+def _example(table: Any, ident: str, file: str) -> Example:
+    if type(table) is not dict or set(table) != {"args", "fits"} or type(table["fits"]) is not bool:
+        raise UsageError(f"rule `{ident}`: an example has `args` and `fits`", file=file)
+    return Example(dict(table["args"]), table["fits"])
+
+
+def element_type(argument: ArgumentDeclaration) -> TypeSpec:
+    return argument.type.items or argument.type

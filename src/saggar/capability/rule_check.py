@@ -1,0 +1,60 @@
+"""Rules that can never decide, and rules that contradict each other: found at load.
+
+I1  `covered(a, b)` implies that every call that `a` fits, `b` fits (lists without elements apart).
+I2  A rule covered by a stronger one, or by an earlier one of its own effect, on every tool that it names, is an error.
+I3  Two rules of one condition and two effects are a contradiction, an error of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from saggar.capability.constraint import AnyValue
+from saggar.capability.narrower import narrower
+from saggar.capability.rule import BoundRule, Rule
+from saggar.core.decision import ALLOW, STRENGTH
+from saggar.core.errors import UsageError
+
+
+def covered(inner: BoundRule, outer: BoundRule) -> bool:
+    """Sound (I1). A predicate covers nothing; what is exempt by `unless` covers only what has the same exemption."""
+    if outer.rule.predicate is not None or inner.tool != outer.tool:
+        return False
+    if outer.unless and outer.unless != inner.unless:
+        return False
+    mine = dict(inner.when)
+    return all(narrower(mine.get(name, AnyValue()), limit) for name, limit in outer.when)
+
+
+def check_order(rules: Sequence[Rule], by_tool: Mapping[str, Sequence[BoundRule]]) -> None:
+    """Raises `UsageError` (I2, I3)."""
+    place = {rule.id: i for i, rule in enumerate(rules)}
+    for rule in rules:
+        here = [(bound, others) for others in by_tool.values() for bound in others if bound.rule is rule]
+        blockers = [_blocker(bound, others, place) for bound, others in here]
+        if not here or not all(blockers):
+            continue
+        blocker = next(b for b in blockers if b is not None)
+        if blocker.rule.effect != rule.effect and all(
+            b is not None and (b.when, b.unless) == (bound.when, bound.unless)
+            for b, (bound, _) in zip(blockers, here, strict=True)
+        ):
+            raise UsageError(f"the rules `{rule.id}` and `{blocker.rule.id}` contradict each other")
+        raise UsageError(
+            f"the rule `{rule.id}` can never decide: `{blocker.rule.id}` ({blocker.rule.effect}) covers it",
+            hint="remove one, or narrow the stronger",
+        )
+
+
+def _blocker(bound: BoundRule, others: Sequence[BoundRule], place: Mapping[str, int]) -> BoundRule | None:
+    for other in others:
+        if other.rule is bound.rule or not covered(bound, other):
+            continue
+        stronger = STRENGTH[other.rule.effect] > STRENGTH[bound.rule.effect]
+        same = other.rule.effect == bound.rule.effect and place[other.rule.id] < place[bound.rule.id]
+        # an ask over an allow leaves the allow its word on built-in rules
+        if stronger and bound.rule.effect == ALLOW and bound.rule.accepts and other.rule.effect != "deny":
+            continue
+        if stronger or (same and other.rule.accepts == bound.rule.accepts):
+            return other
+    return None

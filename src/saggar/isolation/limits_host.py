@@ -1,0 +1,442 @@
+"""Holds the limits of one cell: control groups where this process may make them, rlimits and watchdogs elsewhere.
+
+I1  `Limits.open` raises before anything was started when a limit would be `none`, or only watched while the policy
+    wants it enforced.
+I2  `attach` comes before the first process of the cell forks or execs, so nothing of the cell is ever outside.
+I3  `close` leaves no group; a supervisor that dies leaves groups that `sweep` finds unlocked.
+
+Order of use: `open`, `rlimits` (in the launcher's child, before exec), `nproc` (there too, after it has entered its new user
+namespace), `attach`, `add_tmpfs` and `watch_disk` as the cell's mounts come up, `poll` about every 50 ms,
+`cause_of_death` when it ended, `close`.
+"""
+
+from __future__ import annotations
+
+import os
+from resource import RLIMIT_CORE, RLIMIT_DATA, RLIMIT_FSIZE
+
+from saggar.core.errors import Unenforceable
+from saggar.isolation import cgroups_host as cgroups
+from saggar.isolation.limits import (
+    ENFORCED,
+    FAILING_S,
+    NONE,
+    OWN_TASKS,
+    WATCHDOG,
+    Breach,
+    Holding,
+    Saturation,
+    split_cpus,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from saggar.isolation.cgroups_host import Group, Place
+    from saggar.isolation.watch_host import DiskWatch, MemoryWatch
+    from saggar.policy.model import LimitsPolicy
+
+POLL_S = 0.05
+
+_CONTROLLERS = ("pids", "memory", "cpu")
+_SIGXFSZ = 25
+_BY_NPROC = "RLIMIT_NPROC in the cell's user namespace"
+
+# The kernel counts RLIMIT_NPROC per user namespace since 5.14; before, per user of the machine.
+_NPROC_PER_NAMESPACE = (5, 14)
+
+REMEDY_DELEGATE = (
+    "delegate cgroups to this user: `systemd-run --user --scope -p Delegate=yes saggar run …`, or once as root a drop-in"
+    " /etc/systemd/system/user@.service.d/delegate.conf with `[Service]` and `Delegate=cpu cpuset io memory pids`"
+)
+
+
+class Limits:
+    """The limits of one run, held."""
+
+    __slots__ = (
+        "_disk",
+        "_failed_at",
+        "_first",
+        "_groups",
+        "_memory",
+        "_pinned",
+        "_policy",
+        "_saturation",
+        "_started",
+        "_task_failures",
+        "_task_peak",
+        "holdings",
+    )
+
+    def __init__(self, policy: LimitsPolicy, groups: dict[str, Group], holdings: dict[str, Holding]) -> None:
+        self._policy = policy
+        self._groups = groups
+        self.holdings = holdings
+        self._first = 0
+        self._started: float | None = None
+        self._saturation = Saturation()
+        self._task_failures = 0
+        self._failed_at = 0.0
+        self._task_peak = 0
+        self._memory: MemoryWatch | None = None
+        self._disk: list[DiskWatch] = []
+        self._pinned = split_cpus(policy.cpus, len(os.sched_getaffinity(0))) if "cpu" not in groups else None
+        if "memory" not in groups:
+            from saggar.isolation.watch_host import MemoryWatch
+
+            self._memory = MemoryWatch(policy.memory_bytes)
+
+    @classmethod
+    def open(cls, policy: LimitsPolicy, run_id: str, *, root: bool, disk_on_host: bool = False) -> Limits:
+        """Makes what can be made.
+
+        root: the caller is root, and the cell runs as another user. disk_on_host: the cell may write into a directory on
+        the host's own file system (a copy-on-write layer or a read-write workspace), not only into sized tmpfs mounts.
+
+        Raises: `Unenforceable` with cause and remedy when a limit would be `none`, or only watched while
+        `policy.require` is `enforced`; then nothing is left behind.
+        """
+        groups: dict[str, Group] = {}
+        causes: dict[str, str] = {}
+        for controller, place in cgroups.places(_CONTROLLERS).items():
+            cause = _make(controller, place, run_id, policy, groups)
+            if cause:
+                causes[controller] = cause
+        holdings = {h.limit: h for h in _holdings(policy, groups, causes, root=root, disk_on_host=disk_on_host)}
+        try:
+            _refuse(policy, holdings.values())
+            return cls(policy, groups, holdings)
+        except BaseException:
+            _close_all(groups)
+            raise
+
+    @property
+    def uncounted(self) -> bool:
+        """For `seccomp.build_filter`: memory is watched, so calls whose memory cannot be seen are refused."""
+        return "memory" not in self._groups
+
+    @property
+    def pinned(self) -> bool:
+        """For `seccomp.build_filter`: the CPU limit is an affinity, which the cell may then not change."""
+        return self._pinned is not None
+
+    @property
+    def nproc(self) -> int | None:
+        """RLIMIT_NPROC to set in the first process once it has entered its own new user namespace, or None."""
+        return self._policy.tasks + OWN_TASKS if self.holdings["tasks"].by == _BY_NPROC else None
+
+    @property
+    def tmpfs_inodes(self) -> int:
+        """`nr_inodes` for a sized tmpfs of the cell: every inode counts as a block (limits I4)."""
+        return max(self._policy.disk_bytes // 4096, 64)
+
+    def rlimits(self) -> tuple[tuple[int, int], ...]:
+        """`(resource, value)` for soft and hard limit alike, to set in the first process at any time before exec.
+
+        Never RLIMIT_AS: node and Java reserve far more than they use. RLIMIT_DATA, only where memory is watched, stops the
+        one process that would fill the machine between two samples; twice the limit, since reserved counts as used there.
+        """
+        limits = [(RLIMIT_CORE, 0), (RLIMIT_FSIZE, self._policy.disk_bytes)]
+        if self._memory is not None:
+            limits.append((RLIMIT_DATA, 2 * self._policy.memory_bytes))
+        return tuple(limits)
+
+    def wrap(self, argv: list[str]) -> list[str]:
+        """The command with RLIMIT_NPROC set just before it, for a launcher that cannot set `nproc` itself.
+
+        dash calls the limit `-p`, other shells `-u`.
+        """
+        if self.nproc is None:
+            return argv
+        tasks = self._policy.tasks
+        script = f'ulimit -u {tasks} 2>/dev/null || ulimit -p {tasks} || exit 126; exec "$@"'
+        return ["/bin/sh", "-c", script, "sh", *argv]
+
+    def attach(self, pid: int) -> None:
+        """Puts the cell's first process under the limits. Raises `OSError`: the caller kills the process."""
+        self._first = pid
+        for group in {g.path: g for g in self._groups.values()}.values():
+            group.attach(pid)
+        if self._pinned is not None:
+            os.sched_setaffinity(pid, _pick_cpus(self._pinned))
+
+    def add_tmpfs(self, fd: int) -> None:
+        """A descriptor on a sized tmpfs of the cell. Its use counts as memory where memory is watched. Kept, not closed."""
+        if self._memory is not None:
+            self._memory.add_tmpfs(fd)
+
+    def watch_disk(self, fd: int) -> None:
+        """A directory descriptor of the cell's writable layer on the host's file system. Kept, not closed."""
+        from saggar.isolation.watch_host import DiskWatch
+
+        self._disk.append(DiskWatch(fd, self._policy.disk_bytes))
+
+    def poll(self, now: float) -> Breach | None:
+        """What was passed, if anything: the supervisor then kills the cell. now: monotonic seconds."""
+        if self._started is None:
+            self._started = now
+        return self._poll_time(now) or self._poll_groups(now) or self._poll_tree(now)
+
+    def _poll_time(self, now: float) -> Breach | None:
+        allowed = self._policy.timeout_s
+        used = now - (self._started or now)
+        return None if allowed is None or used < allowed else Breach("timeout", used=used, allowed=allowed)
+
+    def _poll_groups(self, now: float) -> Breach | None:
+        breach = self._oom()
+        if breach is not None or "pids" not in self._groups:
+            return breach
+        failures = self._groups["pids"].events("pids.events").get("max", 0)
+        if failures > self._task_failures:
+            self._task_failures, self._failed_at = failures, now
+        failing = failures > 0 and now - self._failed_at < FAILING_S
+        if self._saturation.seen(now, full=failing and self._full(self._groups["pids"].number("pids.current"))):
+            return self._tasks_breach(f"{failures} forks failed at the limit")
+        return None
+
+    def _full(self, count: int) -> bool:
+        """A bomb's processes come and go, so a few are missing in any one sample."""
+        return count - OWN_TASKS >= self._policy.tasks * 0.97
+
+    def _poll_tree(self, now: float) -> Breach | None:
+        disks = [d for d in self._disk if d.due(now)]
+        if not self._first or ("pids" in self._groups and self._memory is None and not disks):
+            return None
+        from saggar.isolation import watch_host
+
+        pids = watch_host.tree(self._first)
+        if self._memory is not None:
+            used = self._memory.sample(now, pids)
+            low = self._memory.host_low()
+            if used > self._policy.memory_bytes or low:
+                return Breach("memory", used=used, allowed=self._policy.memory_bytes, note=low)
+        if "pids" not in self._groups:
+            count = watch_host.tasks(pids)
+            self._task_peak = max(self._task_peak, count - OWN_TASKS)
+            if count - OWN_TASKS > self._policy.tasks or self._saturation.seen(now, full=self._full(count)):
+                return self._tasks_breach(f"{count} tasks were seen, forks failing at the limit")
+        return self._count_disks(now, disks, pids) if disks else None
+
+    def _count_disks(self, now: float, disks: list[DiskWatch], pids: list[int]) -> Breach | None:
+        from saggar.isolation.watch_host import Unlinked, internal_tmpfs
+
+        skip = self._memory.devices() if self._memory is not None else frozenset()
+        unlinked = Unlinked(pids, internal_tmpfs(), skip).disk
+        for disk in disks:
+            used = disk.sample(now, unlinked)
+            if used > self._policy.disk_bytes:
+                return Breach("disk", used=used, allowed=self._policy.disk_bytes)
+        return None
+
+    def _oom(self) -> Breach | None:
+        group = self._groups.get("memory")
+        if group is None:
+            return None
+        kills = group.events("memory.events" if group.version == 2 else "memory.oom_control").get("oom_kill", 0)
+        if not kills:
+            return None
+        allowed = self._policy.memory_bytes
+        return Breach("memory", used=self._memory_peak(), allowed=allowed, note=f"the kernel killed {kills} tasks")
+
+    def _tasks_breach(self, note: str) -> Breach:
+        return Breach("tasks", used=self._policy.tasks, allowed=self._policy.tasks, note=note)
+
+    def cause_of_death(self, signal: int = 0) -> Breach | None:
+        """Asked once the cell has ended by itself. signal: the one that ended the command, or 0.
+
+        A limit that the kernel enforced shows here, even when it struck between two polls.
+        """
+        breach = self._oom()
+        if breach is not None:
+            return breach
+        if signal == _SIGXFSZ:
+            allowed = self._policy.disk_bytes
+            return Breach("disk", used=allowed, allowed=allowed, note="one file reached the limit (SIGXFSZ)")
+        return None
+
+    def report(self) -> dict[str, dict[str, Any]]:
+        """Per limit, for the result: allowed, held, by, and what was used at most where that is known."""
+        peaks: dict[str, float] = {"memory": self._memory_peak(), "tasks": self._tasks_most()}
+        if self._disk:
+            peaks["disk"] = max(d.peak for d in self._disk)
+        allowed: dict[str, float | None] = {
+            "memory": self._policy.memory_bytes,
+            "tasks": self._policy.tasks,
+            "cpu": self._policy.cpus,
+            "disk": self._policy.disk_bytes,
+            "timeout": self._policy.timeout_s,
+        }
+        return {
+            name: {"allowed": allowed[name], "held": h.held, "by": h.by}
+            | ({"peak": peaks[name]} if peaks.get(name) else {})
+            for name, h in self.holdings.items()
+        }
+
+    def _memory_peak(self) -> int:
+        group = self._groups.get("memory")
+        if group is not None:
+            return group.number("memory.peak" if group.version == 2 else "memory.max_usage_in_bytes")
+        return self._memory.peak if self._memory is not None else 0
+
+    def _tasks_most(self) -> int:
+        group = self._groups.get("pids")
+        if group is not None:
+            return max(group.number("pids.peak") - OWN_TASKS, 0)  # Linux 6.1, version 2 only until 6.10
+        return self._task_peak
+
+    def close(self) -> bool:
+        """Kills what is left in the groups and removes them. False when something would not die within 5 seconds."""
+        return _close_all(self._groups)
+
+
+def _make(controller: str, place: Place, run_id: str, policy: LimitsPolicy, groups: dict[str, Group]) -> str:
+    """Adds the controller's group with its limit to `groups`; gives the cause where that failed."""
+    if not place.parent:
+        return place.cause
+    # version 2, and version 1 with controllers mounted together: one directory for several
+    shared = next((g for g in groups.values() if g.path.rpartition("/")[0] == place.parent), None)
+    try:
+        group = shared or cgroups.make(place, run_id)
+    except OSError as error:
+        return f"cannot make a cgroup for `{controller}`: {error.strerror}"
+    try:
+        _SETTERS[controller](group, policy)
+    except OSError as error:
+        if shared is None:
+            group.close()
+        return f"cannot set the `{controller}` limit of a cgroup: {error.strerror}"
+    groups[controller] = group
+    return ""
+
+
+def _set_memory(group: Group, policy: LimitsPolicy) -> None:
+    if group.version == 2:
+        group.set("memory.max", policy.memory_bytes)
+        if group.has("memory.swap.max"):
+            group.set("memory.swap.max", 0)
+        if group.has("memory.oom.group"):
+            group.set("memory.oom.group", 1)
+        return
+    group.set("memory.limit_in_bytes", policy.memory_bytes)
+    if group.has("memory.memsw.limit_in_bytes"):
+        group.set("memory.memsw.limit_in_bytes", policy.memory_bytes)
+    elif group.has("memory.swappiness"):
+        group.set("memory.swappiness", 0)
+
+
+def _set_pids(group: Group, policy: LimitsPolicy) -> None:
+    group.set("pids.max", policy.tasks + OWN_TASKS)
+
+
+def _set_cpu(group: Group, policy: LimitsPolicy) -> None:
+    quota = max(int(policy.cpus * cgroups.CPU_PERIOD_US), 1000)  # the kernel's least is 1 ms
+    if group.version == 2:
+        group.set("cpu.max", f"{quota} {cgroups.CPU_PERIOD_US}")
+        return
+    group.set("cpu.cfs_period_us", cgroups.CPU_PERIOD_US)
+    group.set("cpu.cfs_quota_us", quota)
+
+
+_SETTERS: dict[str, Callable[[Group, LimitsPolicy], None]] = {
+    "memory": _set_memory,
+    "pids": _set_pids,
+    "cpu": _set_cpu,
+}
+
+
+def _holdings(
+    policy: LimitsPolicy, groups: dict[str, Group], causes: dict[str, str], *, root: bool, disk_on_host: bool
+) -> list[Holding]:
+    remedy = "" if root else REMEDY_DELEGATE
+    found = []
+    if "memory" in groups:
+        found.append(Holding("memory", ENFORCED, _by(groups["memory"])))
+    else:
+        by = "tree memory sampled every 50 ms, RLIMIT_DATA beneath"
+        found.append(Holding("memory", WATCHDOG, by, cause=causes["memory"], remedy=remedy))
+    found.append(_hold_tasks(groups, causes, remedy))
+    found.append(_hold_cpu(policy, groups, causes, remedy))
+    if disk_on_host:
+        found.append(
+            Holding(
+                "disk",
+                WATCHDOG,
+                "free space asked every 50 ms, the layer counted when enough is gone, RLIMIT_FSIZE beneath",
+                cause="the cell writes to a file system of the host, which has no quota for one directory",
+                remedy="use a workspace mode that keeps nothing on the host's disk (`read-only` or `none`)",
+            )
+        )
+    else:
+        found.append(Holding("disk", ENFORCED, "sized tmpfs"))
+    found.append(Holding("timeout", ENFORCED, "the supervisor's clock"))
+    return found
+
+
+def _by(group: Group) -> str:
+    return f"cgroup v{group.version}"
+
+
+def _hold_tasks(groups: dict[str, Group], causes: dict[str, str], remedy: str) -> Holding:
+    if "pids" in groups:
+        return Holding("tasks", ENFORCED, _by(groups["pids"]))
+    if _kernel() >= _NPROC_PER_NAMESPACE:
+        return Holding("tasks", ENFORCED, _BY_NPROC)
+    cause = f"{causes['pids']}, and this kernel counts RLIMIT_NPROC per user of the machine (before Linux 5.14)"
+    return Holding("tasks", WATCHDOG, "the tree counted every 50 ms", cause=cause, remedy=remedy)
+
+
+def _hold_cpu(policy: LimitsPolicy, groups: dict[str, Group], causes: dict[str, str], remedy: str) -> Holding:
+    if "cpu" in groups:
+        return Holding("cpu", ENFORCED, _by(groups["cpu"]))
+    if split_cpus(policy.cpus, len(os.sched_getaffinity(0))) is not None:
+        return Holding("cpu", ENFORCED, "pinned to as many CPUs, sched_setaffinity refused")
+    return Holding(
+        "cpu",
+        NONE,
+        "",
+        cause=f"{causes['cpu']}, and a fraction of a CPU (`{policy.cpus}`) cannot be held by pinning",
+        remedy=f"give a whole number of CPUs, or {remedy}" if remedy else "give a whole number of CPUs",
+    )
+
+
+def _kernel() -> tuple[int, int]:
+    major, minor = os.uname().release.split(".", 2)[:2]
+    digits = minor[: len(minor) - len(minor.lstrip("0123456789"))]
+    return int(major), int(digits or 0)
+
+
+def _refuse(policy: LimitsPolicy, holdings: Any) -> None:
+    for holding in holdings:
+        if holding.held == NONE:
+            message = f"the `{holding.limit}` limit cannot be held on this host"
+        elif holding.held == WATCHDOG and policy.require == ENFORCED:
+            message = f"the `{holding.limit}` limit can only be watched here, and the policy wants it enforced"
+        else:
+            continue
+        remedy = holding.remedy or 'set `limits.require = "any"` to accept a watchdog'
+        raise Unenforceable(message, cause=holding.cause, remedy=remedy)
+
+
+def _close_all(groups: dict[str, Group]) -> bool:
+    unique = {g.path: g for g in groups.values()}
+    gone = True
+    # pids first: with its limit at 0 no fork outruns the killing in the others
+    for group in sorted(unique.values(), key=lambda g: not g.has("pids.max")):
+        gone = group.close() and gone
+    groups.clear()
+    return gone
+
+
+def _pick_cpus(count: int) -> set[int]:
+    """Any CPUs will do, but not the same for every cell: a run's worth of cells on CPU 0 would starve each other."""
+    usable = sorted(os.sched_getaffinity(0))
+    start = int.from_bytes(os.urandom(2), "little") % len(usable)
+    return {usable[(start + i) % len(usable)] for i in range(count)}
+
+
+def sweep(alive: set[str]) -> list[str]:
+    """Removes the groups of dead runs, killing what is left in them. alive: run ids never to touch."""
+    return cgroups.sweep(_CONTROLLERS, alive.__contains__)

@@ -1,0 +1,113 @@
+"""A tool's result as labelled nodes, field by field, as its declaration says.
+
+I1  Every leaf gets the declared label of its path; what is not declared is untrusted and the owner's alone.
+I2  The labels of the call's arguments and of the branch it stands in are joined into all of it: what was asked
+    decides what comes back.
+I3  A field that the user wrote (its declared author is one of the user's own names) counts as `directory`, no higher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from saggar.core.errors import PeerError
+from saggar.core.label import DIRECTORY, UNTRUSTED, Label, Source
+from saggar.core.tool import FieldLabel, ToolDeclaration
+from saggar.plan import node as nodes
+from saggar.plan.node import Node
+
+MAX_PRINCIPALS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The user, by every name that tools know him under (addresses, account numbers)."""
+
+    names: frozenset[str] = frozenset({"owner"})
+
+
+@dataclass(slots=True)
+class _Walk:
+    declaration: ToolDeclaration
+    call: str
+    root: Any
+    owner: Owner
+    base: Label
+    left: int = nodes.MAX_NODES
+    #: one label object per declared path and author: thousands of elements share it
+    made: dict[tuple[str, str, frozenset[str] | None], Label] | None = None
+
+
+def label_output(declaration: ToolDeclaration, value: Any, call: str, owner: Owner, base: Label) -> Node:
+    """The result under its labels. base: label of the arguments and the branch (I2). Raises `PeerError` for data that
+    is not plain JSON, too deep or too large."""
+    walk = _Walk(declaration, call, value, owner, base, made={})
+    return _node(walk, value, "", (), 0).under(base)
+
+
+def _node(walk: _Walk, value: Any, path: str, keys: tuple[str | int, ...], depth: int) -> Node:
+    walk.left -= 1
+    if depth > nodes.MAX_DEPTH or walk.left < 0:
+        raise PeerError(f"`{walk.declaration.name}` returned data that is too deep or too large")
+    if isinstance(value, list | tuple):
+        label = _label(walk, path + "#", keys)
+        items = (_node(walk, v, path + "[]", (*keys, i), depth + 1) for i, v in enumerate(value))
+        return Node(tuple(items), label)
+    if isinstance(value, Mapping):
+        label = _label(walk, path + "#", keys)
+        fields = {}
+        for k, v in value.items():
+            if not isinstance(k, str):
+                raise PeerError(f"`{walk.declaration.name}` returned an object with a key that is no text")
+            fields[k] = _node(walk, v, f"{path}.{k}" if path else k, (*keys, k), depth + 1)
+        return Node(fields, label)
+    if value is None or isinstance(value, str | int | float | bool):
+        declared = walk.declaration.label_of(path)
+        return Node(value, _label(walk, path, keys), verbatim=isinstance(value, str), names=declared.names)
+    raise PeerError(f"`{walk.declaration.name}` returned a `{type(value).__name__}`, which is not plain data")
+
+
+def _label(walk: _Walk, path: str, keys: tuple[str | int, ...]) -> Label:
+    declared = walk.declaration.label_of(path)
+    author = next(iter(_find(walk.root, declared.author, keys)), "") if declared.author else ""
+    readers = _readers(walk, declared, keys)
+    key = (path, author, readers)
+    made = walk.made if walk.made is not None else {}
+    if key not in made:
+        integrity = declared.integrity
+        if author and author in walk.owner.names and integrity == UNTRUSTED:
+            integrity = DIRECTORY
+        source = Source("tool", walk.declaration.name, call=walk.call, field=path, principal=author)
+        made[key] = Label([source], readers=readers, integrity=integrity)  # type: ignore[arg-type]
+    return made[key]
+
+
+def _readers(walk: _Walk, declared: FieldLabel, keys: tuple[str | int, ...]) -> frozenset[str] | None:
+    if declared.readers == "*":
+        return None
+    if declared.readers == "owner":
+        return walk.owner.names
+    found: frozenset[str] = walk.owner.names
+    for path in declared.readers.split(","):
+        found |= frozenset(_find(walk.root, path.strip(), keys))
+    return found
+
+
+def _find(root: Any, path: str, keys: tuple[str | int, ...]) -> list[str]:
+    """The texts at a declared path, taking the same list positions as `keys` for as long as the paths agree."""
+    at = [root]
+    for position, part in enumerate(path.replace("[]", ".[]").strip(".").split(".")):
+        if part == "[]":
+            index = keys[position] if position < len(keys) else None
+            at = [x[index] if isinstance(index, int) and index < len(x) else x for x in at if isinstance(x, list)]
+            if not isinstance(index, int):
+                at = [y for x in at for y in x]
+        else:
+            at = [x[part] for x in at if isinstance(x, Mapping) and part in x]
+    out: list[str] = []
+    for x in at:
+        held = list(x) if isinstance(x, list | Mapping) else [x]
+        out.extend(h for h in held if isinstance(h, str))
+    return out[:MAX_PRINCIPALS]
