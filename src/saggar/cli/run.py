@@ -1,0 +1,153 @@
+"""`saggar run`: one command, contained."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from saggar.core.errors import UsageError
+from saggar.runtime.run_host import early_launcher, run_foreground
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from saggar.policy.model import Policy
+    from saggar.runtime.result import Result
+
+USAGE = """usage: saggar run [OPTIONS] [--] COMMAND [ARGUMENT...]
+
+  --policy FILE             the policy (default: $SAGGAR_POLICY, then ~/.config/saggar/saggar.toml, then deny all)
+  --allow HOST[:PORT]       let the command reach this host; repeatable; `registry:pip` and `registry:npm` stand for this
+                            machine's own package index
+  --tier TIER               auto, process, gvisor, microvm or container: a floor
+  --workspace DIR[:MODE]    copy-on-write (default), read-only, read-write or none
+  --env NAME=VALUE          set a variable of the command; repeatable
+  --timeout T               90, 90s, 5m or none
+  --json FILE               write the result there
+  -q, --quiet               no summary line
+"""
+
+
+class Flags:
+    """What the command line said."""
+
+    __slots__ = ("allow", "argv", "env", "json", "policy", "quiet", "tier", "timeout", "workspace")
+
+    def __init__(self) -> None:
+        self.policy: str | None = None
+        self.allow: list[str] = []
+        self.tier: str | None = None
+        self.workspace: str | None = None
+        self.env: list[str] = []
+        self.timeout: str | None = None
+        self.json: str | None = None
+        self.quiet = False
+        self.argv: list[str] = []
+
+
+_SINGLE = ("policy", "tier", "workspace", "timeout", "json")
+_REPEATED = ("allow", "env")
+
+
+def parse(args: list[str]) -> Flags:
+    """Flags up to `--` or the first word that is none. Raises UsageError."""
+    flags = Flags()
+    i = 0
+    while i < len(args):
+        word = args[i]
+        i += 1
+        if word == "--":
+            break
+        if not word.startswith("-") or word == "-":
+            i -= 1
+            break
+        if word in ("-q", "--quiet"):
+            flags.quiet = True
+            continue
+        name, equals, value = word[2:].partition("=")
+        if not word.startswith("--") or name not in (*_SINGLE, *_REPEATED):
+            raise UsageError(f"unknown option `{word}`", hint="options stand before `--`; see `saggar run --help`")
+        if not equals:
+            if i >= len(args):
+                raise UsageError(f"`{word}` needs a value")
+            value = args[i]
+            i += 1
+        if name in _REPEATED:
+            getattr(flags, name).append(value)
+        elif getattr(flags, name) is not None:
+            raise UsageError(f"`--{name}` was given twice")
+        else:
+            setattr(flags, name, value)
+    flags.argv = args[i:]
+    if not flags.argv:
+        raise UsageError("no command was given", hint="saggar run [OPTIONS] -- COMMAND [ARGUMENT...]")
+    return flags
+
+
+def effective_policy(flags: Flags, cwd: str) -> Policy:
+    """Defaults, file, flags. Raises UsageError."""
+    from saggar.policy.load import discover, load_file, with_flags
+    from saggar.policy.model import Policy
+
+    name = discover(flags.policy, os.environ, workspace=cwd)
+    policy = load_file(name) if name else Policy()
+    return with_flags(
+        policy,
+        allow=flags.allow,
+        tier=flags.tier,
+        workspace=flags.workspace,
+        env=flags.env,
+        timeout=flags.timeout,
+    )
+
+
+def main(argv: list[str]) -> int:
+    args = argv[1:]
+    if args[:1] in (["--help"], ["-h"]):
+        sys.stdout.write(USAGE)
+        return 0
+    flags = parse(args)
+    control = early_launcher()
+    cwd = _cwd()
+    policy = effective_policy(flags, cwd)
+    result, _ = run_foreground(control, policy, flags.argv, env=os.environ, cwd=cwd)
+    if flags.json is not None:
+        _write_json(flags.json, result)
+    _say(result, quiet=flags.quiet)
+    return result.status
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("the current directory does not exist any more") from None
+
+
+def _say(result: Result, *, quiet: bool) -> None:
+    if result.cause not in ("exit", "signal"):
+        limit = result.limits.get(result.cause, {})
+        note = result.message or _cause_text(result.cause, limit)
+        sys.stderr.write(f"saggar: {note}\n")
+    if result.refused and not quiet:
+        first = ", ".join(dict.fromkeys(f"{h}:{p}" if h else f"port {p}" for _, h, p in result.refusals[:5]))
+        more = f" and {result.refused - 5} more" if result.refused > 5 else ""
+        sys.stderr.write(f"saggar: refused {first}{more} (saggar log {result.run_id})\n")
+
+
+def _cause_text(cause: str, limit: dict[str, object]) -> str:
+    allowed = limit.get("allowed")
+    if cause in ("memory", "tasks", "disk", "cpu", "output"):
+        return f"the cell was ended: the {cause} limit" + (f" of {allowed}" if allowed else "") + " was reached"
+    if cause == "timeout":
+        return "the cell was ended: its time was over"
+    return f"the cell was ended: {cause}"
+
+
+def _write_json(path: str, result: Result) -> None:
+    from json import dumps
+
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(dumps(result.to_json(), indent=2, ensure_ascii=True, default=str) + "\n")
+    except OSError as error:
+        sys.stderr.write(f"saggar: the result could not be written to `{path}`: {error.strerror}\n")

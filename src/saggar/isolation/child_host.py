@@ -1,0 +1,333 @@
+"""The forked child of one run: from a copy of the launcher to bubblewrap, in one straight line, with no way back.
+
+I1  Nothing of the command's runs before every step has succeeded; a failing step ends the child with its name and errno.
+I2  A root caller's cell gives up root before it mounts, listens or executes anything; its host ids are of the range that
+    `workspace_host.HOST_IDS` begins, so the files it meets, it meets as a stranger.
+I3  Sockets of the cell are born in its network namespace and leave it to the supervisor alone.
+I4  Of the launcher's descriptors none is left at exec but the three streams and those that bubblewrap reads.
+I5  The process group is new (or the session, where no stream is a terminal): `kill(0, …)` inside reaches nothing outside.
+"""
+
+from __future__ import annotations
+
+import _signal
+import os
+import resource
+from fcntl import F_DUPFD_CLOEXEC, fcntl
+
+from saggar.isolation import syscalls_host as sys_
+from saggar.isolation import wire_host as wire
+from saggar.isolation.bwrap_argv import GID, SCRATCH, SECCOMP_FD, STAGE, STATUS_FD, UID
+from saggar.isolation.netns_host import open_listeners, own_every_address
+from saggar.isolation.workspace_mount_host import clone_layers, clone_tree, mount_workspace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
+
+#: Descriptors for bubblewrap start here, clear of the streams and of what it opens itself.
+_FIRST_FD = 10
+_HIGH_FD = 512
+#: Directories that a cell shows nothing of, so that they may be covered while it is built.
+_PLACES = ("/sys", "/mnt", "/media", "/srv", "/boot")
+#: bubblewrap reads at most 9000 arguments when some come over a descriptor.
+_MAX_ARGUMENTS = 8900
+_RESET = (
+    _signal.SIGPIPE,
+    _signal.SIGINT,
+    _signal.SIGQUIT,
+    _signal.SIGTERM,
+    _signal.SIGTTOU,
+    _signal.SIGTTIN,
+    _signal.SIGCHLD,
+)
+
+
+class Step:
+    """Names the step that is being taken, and where to say that it failed."""
+
+    __slots__ = ("control", "name")
+
+    def __init__(self, control: wire.Socket) -> None:
+        self.name = "start"
+        self.control = control
+
+
+class Ids:
+    """How a root caller's cell is mapped. owners: descriptor of a user namespace that shifts every owner into the cells' range, for
+    idmapped mounts; own: of the one that the child joins, in which the cell's user is UID and every other id of the range has a number."""
+
+    __slots__ = ("own", "owners")
+
+    def __init__(self, owners: int, own: int) -> None:
+        self.owners = owners
+        self.own = own
+
+
+def run(  # noqa: PLR0917  # one caller, in the launcher
+    request: dict[str, Any],
+    fds: Sequence[int],
+    control: wire.Socket,
+    status_fd: int,
+    launcher_pid: int,
+    limits: Any,
+    ids: Ids | None,
+) -> NoReturn:
+    """Become the cell of `request` (see `saggar.isolation.launcher_host`). Never returns."""
+    step = Step(control)
+    try:
+        _run(request, fds, control, status_fd, launcher_pid, limits, ids, step)
+    except BaseException as error:  # noqa: BLE001  # whatever it was, this process must not run on as a second launcher
+        report = {
+            "event": "failed",
+            "id": request["id"],
+            "step": step.name,
+            "errno": getattr(error, "errno", 0) or 0,
+            "message": getattr(error, "message", "") or str(error),
+            "cause": getattr(error, "cause", ""),
+            "remedy": getattr(error, "remedy", ""),
+            "kind": type(error).__name__,
+        }
+        try:
+            wire.send(step.control, report)
+        except OSError:
+            pass
+    os._exit(125)
+
+
+def _run(  # noqa: PLR0917  # one caller, above
+    request: dict[str, Any],
+    fds: Sequence[int],
+    control: wire.Socket,
+    status_fd: int,
+    launcher_pid: int,
+    limits: Any,
+    ids: Ids | None,
+    step: Step,
+) -> None:
+    sys_.die_with_parent(launcher_pid)
+    step.name = "limits"
+    if limits is not None:
+        limits.attach(os.getpid())
+    step.name = "session"
+    _enter_session(request, fds)
+    for number in range(3):
+        os.dup2(fds[number], number)
+    workspace_fds = [fds[i] for i in request["workspace_fds"]]
+    step.name = "identity"
+    clones: list[int] = []
+    flags = sys_.CLONE_NEWNS | sys_.CLONE_NEWNET
+    if ids is not None:
+        clones, workspace_fds = _clone_as_root(request, fds, workspace_fds, ids)
+        _become_stranger(ids)
+    else:
+        flags |= sys_.CLONE_NEWUSER
+    step.name = "namespaces"
+    host = os.getuid(), os.getgid()
+    sys_.unshare(flags)
+    if ids is None:
+        _map(*host)
+    # a change of credentials, and a new user namespace is one: the kernel has forgotten the wish
+    sys_.die_with_parent(launcher_pid)
+    step.name = "network"
+    ipv6 = own_every_address()
+    step.name = "listeners"
+    sockets, left_out = open_listeners(request["listeners"], ipv6=ipv6)
+    step.name = "stage"
+    if ids is None:
+        clones = _clone(request)
+    place = _first_place(request["workspace"])
+    scratch = _stage(request, clones, place)
+    step.name = "workspace"
+    mounted = mount_workspace(request["workspace"], workspace_fds, f"{place}/ws")
+    sys_.mount(place, STAGE, "", sys_.MS_MOVE)
+    _report(request, control, scratch, mounted, sockets, left_out)
+    step.name = "exec"
+    _exec(request, status_fd, step)
+
+
+def _report(  # noqa: PLR0917  # one caller, above
+    request: dict[str, Any], control: wire.Socket, scratch: int, mounted: Any, sockets: list[int], left_out: list[int]
+) -> None:
+    extra = [mounted.upper_fd] if mounted.upper_fd >= 0 else []
+    message = {
+        "event": "listening",
+        "id": request["id"],
+        "left_out": left_out,
+        "layer": mounted.layer,
+        "started_ns": mounted.started_ns,
+        "upper": bool(extra),
+    }
+    wire.send(control, message, [scratch, *extra, *sockets])
+
+
+def _enter_session(request: dict[str, Any], fds: Sequence[int]) -> None:
+    if request["terminal"] < 0:
+        os.setsid()
+        return
+    os.setpgid(0, 0)
+    if request["foreground"]:
+        # from a background group tcsetpgrp stops the caller unless SIGTTOU is blocked or ignored
+        _signal.signal(_signal.SIGTTOU, _signal.SIG_IGN)
+        os.tcsetpgrp(fds[request["terminal"]], os.getpid())
+
+
+def _become_stranger(ids: Ids) -> None:
+    sys_.setns(ids.own, sys_.CLONE_NEWUSER)
+    os.setgroups([])
+    os.setresgid(GID, GID, GID)
+    # root's own id is not mapped there, so this is no step down from uid 0 and the capabilities over the namespace stay
+    os.setresuid(UID, UID, UID)
+    # the kernel makes a process that changed its ids undumpable, and its /proc files root's
+    sys_.prctl(sys_.PR_SET_DUMPABLE, 1)
+
+
+def _map(uid: int, gid: int) -> None:
+    for name, content in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{UID} {uid} 1"),
+        ("gid_map", f"{GID} {gid} 1"),
+    ):
+        _write(f"/proc/self/{name}", content)
+
+
+def _write(path: str, content: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, content.encode())
+    finally:
+        os.close(fd)
+
+
+def _clone(request: dict[str, Any]) -> list[int]:
+    """Detached clones of the host's directories that the cell will show, in the request's order."""
+    fds = []
+    for grant in request["grants"]:
+        fd = sys_.open_tree(grant["path"], follow=True)
+        status = os.stat(fd)
+        if (status.st_dev, status.st_ino) != (grant["device"], grant["inode"]):
+            raise OSError(116, f"`{grant['path']}` was exchanged while the cell was being made")  # ESTALE
+        fds.append(fd)
+    return fds
+
+
+def _clone_as_root(
+    request: dict[str, Any], fds: Sequence[int], workspace_fds: list[int], ids: Ids
+) -> tuple[list[int], list[int]]:
+    grants = [clone_tree(fds[g["fd"]], ids.owners if g["owned"] else -1, read_only=True) for g in request["grants"]]
+    return grants, clone_layers(request["workspace"], workspace_fds, ids.owners)
+
+
+def make_ids(base: int, count: int, uid: int, gid: int) -> Ids:
+    """The two user namespaces of a root caller's cells whose user is `uid`:`gid` of the range. Needs root."""
+    shift = f"0 {base} {count}"
+    return Ids(_userns(shift, shift), _userns(_own_map(base, count, uid, UID), _own_map(base, count, gid, GID)))
+
+
+def _own_map(base: int, count: int, who: int, number: int) -> str:
+    """Every id of the range has a number inside, `who` the cell's own: an owner without one gives EOVERFLOW at copy-up."""
+    lines = [f"{number} {base + who} 1"]
+    if who:
+        lines.append(f"100000 {base} {who}")
+    if who + 1 < count:
+        lines.append(f"{100000 + who + 1} {base + who + 1} {count - who - 1}")
+    return "\n".join(lines)
+
+
+def _userns(uid_map: str, gid_map: str) -> int:
+    """A descriptor of a new user namespace with these maps; nobody is in it."""
+    ready_r, ready_w = os.pipe()
+    hold_r, hold_w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(hold_w)
+            sys_.unshare(sys_.CLONE_NEWUSER)
+            os.write(ready_w, b"1")
+            os.read(hold_r, 1)
+        finally:
+            os._exit(0)
+    try:
+        os.close(ready_w)
+        os.close(hold_r)
+        if os.read(ready_r, 1) != b"1":
+            raise OSError(1, "no user namespace for the owners of the workspace")
+        _write(f"/proc/{pid}/uid_map", uid_map)
+        _write(f"/proc/{pid}/gid_map", gid_map)
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(ready_r)
+        os.close(hold_w)
+        os.waitpid(pid, 0)
+
+
+def _first_place(workspace: dict[str, Any]) -> str:
+    """Where the stage stands until the workspace is mounted, which may itself lie below STAGE."""
+    needed = [workspace.get("path", ""), workspace.get("layer", {}).get("path", "")]
+    for place in _PLACES:
+        if os.path.isdir(place) and not any((path + "/").startswith(place + "/") for path in needed):
+            return place
+    raise OSError(2, "no directory to build the cell in: this system has neither /sys nor /mnt")
+
+
+def _stage(request: dict[str, Any], clones: Sequence[int], stage: str) -> int:
+    """Mount the scratch tmpfs and hang the granted trees beneath it. Gives a descriptor of it, to ask how full it is."""
+    size, inodes = request["scratch_bytes"], request["scratch_inodes"]
+    options = f"size={size},nr_inodes={inodes},mode=0755"
+    sys_.mount("saggar", stage, "tmpfs", sys_.MS_NOSUID | sys_.MS_NODEV, options)
+    old = os.umask(0)
+    for name, _, mode in SCRATCH:
+        os.mkdir(f"{stage}/{name}", mode)
+    for name in ("ws", "m", "b"):
+        os.mkdir(f"{stage}/{name}", 0o755)
+    for number, (fd, grant) in enumerate(zip(clones, request["grants"], strict=True)):
+        place = f"{stage}/{grant.get('place', f'm/{number}')}"
+        if grant["directory"]:
+            os.mkdir(place, 0o755)
+        else:
+            os.close(os.open(place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+        sys_.move_mount(fd, place)
+    os.umask(old)
+    return os.open(stage, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _exec(request: dict[str, Any], status_fd: int, step: Step) -> None:
+    blobs = [wire.memfd("saggar", blob) for blob in request["blobs"]]
+    sources = [(STATUS_FD, status_fd), (SECCOMP_FD, wire.memfd("saggar", request["seccomp"])), *enumerate(blobs)]
+    # first out of the way of the numbers that bubblewrap is given
+    high = [(index, fcntl(fd, F_DUPFD_CLOEXEC, _HIGH_FD)) for index, fd in sources]
+    reporting = fcntl(step.control.fileno(), F_DUPFD_CLOEXEC, _HIGH_FD)
+    numbers: dict[int, int] = {}
+    next_fd = _FIRST_FD
+    for index, fd in high:
+        os.dup2(fd, next_fd)
+        numbers[index] = next_fd
+        next_fd += 1
+    options = [str(numbers[o]) if isinstance(o, int) else o for o in request["options"]]
+    for name, value in request["late_env"].items():
+        options += ["--setenv", name, value]
+    argv = ["bwrap", "--args", str(next_fd), "--", *request["command"]]
+    if len(options) + len(argv) <= _MAX_ARGUMENTS:
+        os.dup2(wire.memfd("saggar", b"".join(os.fsencode(o) + b"\0" for o in options)), next_fd)
+        next_fd += 1
+    else:
+        argv = ["bwrap", *options, "--", *request["command"]]
+    # kept until exec succeeds, to say why it did not
+    os.dup2(reporting, next_fd, inheritable=False)
+    step.control.detach()
+    step.control = wire.adopt(next_fd)
+    os.closerange(next_fd + 1, _HIGH_FD + 256)
+    os.closerange(3, _FIRST_FD)
+    for number in _RESET:
+        _signal.signal(number, _signal.SIG_DFL)
+    if request["shield"]:
+        # Ctrl-C would end bubblewrap's monitor, and the cell with it; the command gets its defaults back from `env`
+        _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+        _signal.signal(_signal.SIGQUIT, _signal.SIG_IGN)
+    for kind, soft, hard in request["rlimits"]:
+        resource.setrlimit(kind, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.umask(request["umask"])
+    os.chdir("/")
+    os.execve(request["bwrap"], argv, request["env"])  # noqa: S606  # a list, and the program was chosen outside

@@ -1,0 +1,521 @@
+"""The launcher: forks cells, watches their limits, ends them, and cleans up after a supervisor that was killed.
+
+I1  It is single-threaded and small, forked (or started) before its supervisor has grown: forking it costs 0.4 ms.
+I2  A cell outlives neither the launcher nor the supervisor: end of file on the control socket ends every cell.
+I3  `ended` is sent when the last process of the cell is gone, not when the command is.
+I4  It believes nothing that comes out of a cell; it reads bubblewrap's status pipe, which no command inside holds.
+
+Messages in: `run` (see `saggar.isolation.child_host`), `kill` {id, cause}, `signal` {id, signal}, `continue` {id, foreground}.
+Messages out: `started` {id, pid}, `listening` (from the child, with descriptors), `stopped` {id, signal}, `failed` {id, step, errno,
+message}, `ended` {id, code, status, cause, detail, made, enforcement}.
+
+Started alone (`python -I -S launcher_host.py FD PACKAGE_ROOT PARENT`) it is the one launcher of a process that uses the Python API.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__":
+    sys.path.append(sys.argv[2])
+
+import _signal
+import os
+from select import POLLHUP, POLLIN, poll
+from time import monotonic
+
+from saggar.core.errors import SaggarError
+from saggar.isolation import child_host, syscalls_host
+from saggar.isolation import wire_host as wire
+from saggar.isolation.limits_host import Limits
+from saggar.isolation.seccomp import build_filter
+from saggar.policy.model import LimitsPolicy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+#: How often limits that the kernel does not hold are looked at.
+_WATCH_S = 0.05
+#: How long the end of all cells may take before the launcher gives up on waiting for it.
+_END_S = 10.0
+
+
+class _Cell:
+    __slots__ = (
+        "cause",
+        "code",
+        "deadline",
+        "detail",
+        "ended",
+        "id",
+        "init",
+        "init_fd",
+        "limits",
+        "pid",
+        "seccomp",
+        "status",
+        "status_buffer",
+        "status_fd",
+    )
+
+    def __init__(self, id_: str, pid: int, status_fd: int, limits: Limits, deadline: float) -> None:
+        self.id = id_
+        self.pid = pid
+        self.status_fd = status_fd
+        self.limits = limits
+        self.deadline = deadline
+        self.status_buffer = b""
+        self.seccomp = ""
+        self.init = 0
+        self.init_fd = -1
+        self.code: int | None = None
+        self.status: int | None = None
+        self.cause = ""
+        self.detail: dict[str, Any] = {}
+        self.ended = False
+
+
+class Launcher:
+    """One loop over the control socket, the status pipes and the children."""
+
+    __slots__ = ("_cells", "_control", "_ids", "_parent", "_poll", "_stop", "_wake_r", "_wake_w")
+
+    def __init__(self, control: wire.Socket, parent: int) -> None:
+        self._control = control
+        self._parent = parent
+        self._cells: dict[str, _Cell] = {}
+        self._ids: dict[tuple[int, ...], child_host.Ids] = {}
+        self._poll = poll()
+        self._stop = False
+        self._wake_r, self._wake_w = os.pipe()
+        for fd in (self._wake_r, self._wake_w):
+            os.set_blocking(fd, False)
+        self._poll.register(control.fileno(), POLLIN)
+        self._poll.register(self._wake_r, POLLIN)
+
+    def serve(self) -> None:
+        """Work until the supervisor is gone and every cell with it."""
+        _signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+        _signal.signal(_signal.SIGCHLD, _nothing)
+        _signal.signal(_signal.SIGTERM, _nothing)
+        for number in (
+            _signal.SIGINT,
+            _signal.SIGQUIT,
+            _signal.SIGHUP,
+            _signal.SIGPIPE,
+            _signal.SIGTTOU,
+            _signal.SIGTSTP,
+        ):
+            _signal.signal(number, _signal.SIG_IGN)
+        syscalls_host.prctl(syscalls_host.PR_SET_CHILD_SUBREAPER, 1)
+        try:
+            syscalls_host.die_with_parent(self._parent, _signal.SIGTERM)
+        except ProcessLookupError:
+            return
+        while not self._stop:
+            self._turn(self._timeout())
+        self._end_all()
+
+    # one turn of the loop
+
+    def _timeout(self) -> float:
+        now = monotonic()
+        wait = 3600.0
+        for cell in self._cells.values():
+            wait = min(wait, max(0.0, cell.deadline - now))
+            if not cell.cause:
+                wait = min(wait, _WATCH_S)
+        return wait
+
+    def _turn(self, wait: float) -> None:
+        for fd, _ in self._poll.poll(wait * 1000):
+            if fd == self._wake_r:
+                self._drain()
+            elif fd == self._control.fileno():
+                self._receive()
+            else:
+                for cell in list(self._cells.values()):
+                    if fd == cell.status_fd:
+                        self._read_status(cell)
+                    elif fd == cell.init_fd:
+                        # readable: pid 1 is dead, and the kernel has ended everything beneath it
+                        self._poll.unregister(fd)
+                        os.close(fd)
+                        cell.init_fd = -1
+        if os.getppid() != self._parent:
+            self._stop = True
+        self._reap()
+        self._watch()
+        self._finish()
+
+    def _drain(self) -> None:
+        try:
+            while os.read(self._wake_r, 512):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _receive(self) -> None:
+        try:
+            message, fds = wire.receive(self._control)
+        except OSError:
+            self._stop = True
+            return
+        if message is None:
+            self._stop = True
+            return
+        op = message["op"]
+        if op == "run":
+            self._run(message, fds)
+            return
+        cell = self._cells.get(message["id"])
+        if cell is None:
+            return
+        if op == "kill":
+            self._kill(cell, message["cause"], message.get("detail", {}))
+        elif op == "signal":
+            self._signal(cell, message["signal"])
+        elif op == "stop":
+            self._stop_group(cell)
+        elif op == "continue":
+            self._continue(cell, message, fds)
+        for fd in fds:
+            os.close(fd)
+
+    # starting
+
+    def _run(self, request: dict[str, Any], fds: list[int]) -> None:
+        try:
+            limits = self._hold(request)
+            ids = self._ids_of(request)
+        except (SaggarError, OSError) as error:
+            self._refuse(request, error)
+            for fd in fds:
+                os.close(fd)
+            return
+        status_r, status_w = os.pipe()
+        me = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _signal.set_wakeup_fd(-1)
+            child_host.run(request, fds, self._control, status_w, me, limits, ids)
+        os.close(status_w)
+        for fd in fds:
+            os.close(fd)
+        os.set_blocking(status_r, False)
+        timeout = request["timeout_s"]
+        deadline = monotonic() + timeout if timeout is not None else float("inf")
+        cell = _Cell(request["id"], pid, status_r, limits, deadline)
+        cell.seccomp = digest(request["seccomp"])
+        self._cells[cell.id] = cell
+        self._poll.register(status_r, POLLIN | POLLHUP)
+        self._send({"event": "started", "id": cell.id, "pid": pid})
+
+    def _hold(self, request: dict[str, Any]) -> Limits:
+        """Open the limits, and what depends on how they are held."""
+        policy = LimitsPolicy(**request["limits"])
+        limits = Limits.open(
+            policy, request["id"], root=request["ids"] is not None, disk_on_host=request["disk_on_host"]
+        )
+        arch = os.uname().machine
+        request["seccomp"] = build_filter(arch, uncounted=limits.uncounted, pinned=limits.pinned)
+        request["rlimits"] = [(kind, value, value) for kind, value in limits.rlimits()]
+        request["command"] = limits.wrap(request["command"])
+        return limits
+
+    def _refuse(self, request: dict[str, Any], error: Exception) -> None:
+        self._send(
+            {
+                "event": "failed",
+                "id": request["id"],
+                "step": "limits",
+                "errno": getattr(error, "errno", 0) or 0,
+                "message": getattr(error, "message", "") or str(error),
+                "cause": getattr(error, "cause", ""),
+                "remedy": getattr(error, "remedy", ""),
+                "kind": type(error).__name__,
+            }
+        )
+        self._send(
+            {
+                "event": "ended",
+                "id": request["id"],
+                "code": None,
+                "status": None,
+                "cause": "",
+                "detail": {},
+                "made": False,
+            }
+        )
+
+    def _ids_of(self, request: dict[str, Any]) -> child_host.Ids | None:
+        who = request["ids"]
+        if who is None:
+            return None
+        key = tuple(who)
+        if key not in self._ids:
+            self._ids[key] = child_host.make_ids(*key)
+        return self._ids[key]
+
+    def _read_status(self, cell: _Cell) -> None:
+        """bubblewrap writes one JSON object a line: `child-pid` when pid 1 is there, `exit-code` if the command was executed."""
+        while True:
+            try:
+                data = os.read(cell.status_fd, 4096)
+            except BlockingIOError:
+                break
+            if not data:
+                self._poll.unregister(cell.status_fd)
+                os.close(cell.status_fd)
+                cell.status_fd = -1
+                break
+            cell.status_buffer += data
+        if not cell.init:
+            init = _number(cell.status_buffer, b'"child-pid":')
+            if init is not None:
+                self._adopt(cell, init)
+        if cell.code is None:
+            cell.code = _number(cell.status_buffer, b'"exit-code":')
+
+    def _adopt(self, cell: _Cell, init: int) -> None:
+        cell.init = init
+        try:
+            fd = os.pidfd_open(init)
+        except OSError:
+            return
+        # the number may have passed to a stranger before we opened it: pid 1 of the cell is bubblewrap's child, or ours
+        if _parent_of(init) not in (cell.pid, os.getpid()):
+            os.close(fd)
+            return
+        cell.init_fd = fd
+        self._poll.register(fd, POLLIN)
+        if cell.cause:
+            self._kill(cell, cell.cause, cell.detail)
+
+    # signals
+
+    def _kill(self, cell: _Cell, cause: str, detail: dict[str, Any]) -> None:
+        if not cell.cause:
+            cell.cause = cause
+            cell.detail = detail
+        cell.deadline = float("inf")
+        if cell.init_fd >= 0:
+            _send_to(cell.init_fd, _signal.SIGKILL)
+        elif cell.status is None:
+            # our own child, not yet waited for: the number is still its
+            os.kill(cell.pid, _signal.SIGKILL)
+
+    def _signal(self, cell: _Cell, number: int) -> None:
+        """To the command itself: bubblewrap's pid 1 takes no signal, and its monitor would end the cell."""
+        if cell.init_fd < 0:
+            self._kill(cell, "signal", {"signal": number})
+            return
+        for pid in _children(cell.init):
+            try:
+                fd = os.pidfd_open(pid)
+            except OSError:
+                continue
+            try:
+                if _parent_of(pid) == cell.init:
+                    _send_to(fd, number)
+            finally:
+                os.close(fd)
+            return
+
+    def _stop_group(self, cell: _Cell) -> None:
+        if cell.status is None:
+            try:
+                os.killpg(cell.pid, _signal.SIGSTOP)
+            except OSError:
+                pass
+
+    def _continue(self, cell: _Cell, message: dict[str, Any], fds: list[int]) -> None:
+        if cell.status is not None:
+            return
+        if message["foreground"] and fds:
+            try:
+                os.tcsetpgrp(fds[0], cell.pid)
+            except OSError:
+                pass
+        try:
+            os.killpg(cell.pid, _signal.SIGCONT)
+        except OSError:
+            pass
+
+    # ends
+
+    def _reap(self) -> None:
+        by_pid = {cell.pid: cell for cell in self._cells.values()}
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            cell = by_pid.get(pid)
+            if cell is None:
+                continue
+            if os.WIFSTOPPED(status):
+                self._send({"event": "stopped", "id": cell.id, "signal": os.WSTOPSIG(status)})
+            else:
+                cell.status = status
+
+    def _watch(self) -> None:
+        now = monotonic()
+        for cell in list(self._cells.values()):
+            if now >= cell.deadline:
+                self._kill(cell, "timeout", {})
+            if not cell.cause:
+                breach = cell.limits.poll(now)
+                if breach is not None:
+                    self._kill(cell, breach.limit, breach.to_json())
+
+    def _finish(self) -> None:
+        for cell in [c for c in self._cells.values() if c.status is not None]:
+            if cell.status_fd >= 0:
+                self._read_status(cell)
+            if cell.init_fd >= 0:
+                # the monitor is gone, pid 1 may be on its way: wait for the pidfd
+                _send_to(cell.init_fd, _signal.SIGKILL)
+                continue
+            del self._cells[cell.id]
+            if cell.status_fd >= 0:
+                self._poll.unregister(cell.status_fd)
+                os.close(cell.status_fd)
+            if not cell.cause:
+                self._judge(cell)
+            enforcement = {"limits": cell.limits.report(), "seccomp": cell.seccomp}
+            cell.limits.close()
+            self._send(
+                {
+                    "enforcement": enforcement,
+                    "event": "ended",
+                    "id": cell.id,
+                    "code": cell.code,
+                    "status": cell.status,
+                    "cause": cell.cause,
+                    "detail": cell.detail,
+                    "made": bool(cell.init),
+                }
+            )
+
+    def _judge(self, cell: _Cell) -> None:
+        """Whether a limit that the kernel holds ended the command, though nobody here did."""
+        code = cell.code or 0
+        breach = cell.limits.cause_of_death(code - 128 if code > 128 else 0)
+        if breach is not None and code != 0:
+            cell.cause, cell.detail = breach.limit, breach.to_json()
+
+    def _end_all(self) -> None:
+        until = monotonic() + _END_S
+        for cell in list(self._cells.values()):
+            self._kill(cell, "supervisor_died", {})
+        try:
+            self._poll.unregister(self._control.fileno())
+        except (KeyError, OSError):
+            pass
+        self._control.close()
+        while self._cells and monotonic() < until:
+            for fd, _ in self._poll.poll(50):
+                if fd == self._wake_r:
+                    self._drain()
+                else:
+                    for cell in list(self._cells.values()):
+                        if fd == cell.status_fd:
+                            self._read_status(cell)
+                        elif fd == cell.init_fd:
+                            self._poll.unregister(fd)
+                            os.close(fd)
+                            cell.init_fd = -1
+            self._reap()
+            self._finish()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            wire.send(self._control, message)
+        except OSError:
+            self._stop = True
+
+
+_digests: dict[bytes, str] = {}
+
+
+def digest(program: bytes) -> str:
+    """The filter's name in results: the first 16 hexadecimal digits of its SHA-256."""
+    if program not in _digests:
+        from saggar.audit.record import digest as full
+
+        _digests[program] = full(program)[:16]
+    return _digests[program]
+
+
+def _nothing(_number: int, _frame: object) -> None:
+    """A handler, so that the signal wakes `poll` through the wake-up pipe."""
+
+
+def _send_to(pidfd: int, number: int) -> None:
+    try:
+        _signal.pidfd_send_signal(pidfd, number)
+    except OSError:
+        pass
+
+
+def _number(text: bytes, key: bytes) -> int | None:
+    at = text.find(key)
+    if at < 0:
+        return None
+    at += len(key)
+    while text[at : at + 1] == b" ":
+        at += 1
+    end = at
+    while text[end : end + 1].isdigit():
+        end += 1
+    return int(text[at:end]) if end > at and end < len(text) else None
+
+
+def _parent_of(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # the command's name stands in brackets and may hold anything: count from the last bracket
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+            return [int(p) for p in file.read().split()]
+    except (OSError, ValueError):
+        return []
+
+
+def fork(parent: int) -> wire.Socket:
+    """Fork a launcher from this (small) process and give the supervisor's end of its control socket."""
+    ours, theirs = wire.pair()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return ours
+    code = 70
+    try:
+        ours.close()
+        # its own group: neither Ctrl-C nor Ctrl-Z is meant for the process that cleans up
+        os.setpgid(0, 0)
+        Launcher(theirs, parent).serve()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def main(argv: list[str]) -> NoReturn:
+    fd, _, parent = argv[1:4]
+    os.setpgid(0, 0)
+    Launcher(wire.adopt(int(fd)), int(parent)).serve()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv)

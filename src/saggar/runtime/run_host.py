@@ -1,0 +1,84 @@
+"""One command in the foreground: what `saggar run` does between its flags and its exit code."""
+
+from __future__ import annotations
+
+import os
+
+from saggar.isolation import launcher_host
+from saggar.runtime.prepare_host import Options, Prepared, Session
+from saggar.runtime.stream_host import Relay, own_pipe, passes_through
+from saggar.runtime.supervisor_host import Supervisor
+from saggar.runtime.terminal_host import Terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from saggar.isolation import wire_host as wire
+    from saggar.policy.model import Policy
+    from saggar.runtime.result import Result
+    from saggar.runtime.supervisor_host import Cell
+
+
+def early_launcher() -> wire.Socket:
+    """Fork the launcher now, while this process is small."""
+    return launcher_host.fork(os.getpid())
+
+
+def run_foreground(
+    control: wire.Socket, policy: Policy, argv: Sequence[str], *, env: Mapping[str, str], cwd: str
+) -> tuple[Result, Prepared]:
+    """Run `argv` on this process's own streams and terminal. Raises SaggarError before anything was started."""
+    supervisor = Supervisor(control)
+    terminal = Terminal()
+    try:
+        session = Session(env)
+        timeout_s = policy.limits.timeout_s
+        if terminal.interactive and str(policy.origins.get("limits.timeout", "default")) == "default":
+            timeout_s = None
+        opts = Options(
+            cwd=cwd,
+            timeout_s=timeout_s,
+            terminal=terminal.fd,
+            foreground=terminal.interactive,
+            term=env.get("TERM", "") if terminal.fd >= 0 else "",
+        )
+        prepared = Prepared(session, policy, argv, opts)
+        owner = prepared.cell_uid
+        inner, relays = _streams(owner)
+        cell = supervisor.start(prepared, inner)
+        _attach(supervisor, cell, inner, relays)
+        terminal.take_over(supervisor, cell)
+        return supervisor.run_to_end(cell), prepared
+    finally:
+        supervisor.close()
+        terminal.give_back()
+
+
+def _streams(owner: int) -> tuple[tuple[int, int, int], list[tuple[int, int]]]:
+    """The cell's three streams, and (our pipe end, caller's descriptor) of those that are relayed."""
+    inner: list[int] = []
+    relays: list[tuple[int, int]] = []
+    for fd in range(3):
+        try:
+            direct = passes_through(fd)
+        except OSError:
+            # closed by the caller: the cell gets /dev/null rather than whatever opens next
+            inner.append(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC))
+            continue
+        if direct:
+            inner.append(fd)
+            continue
+        read, write = own_pipe(owner)
+        inner.append(read if fd == 0 else write)
+        relays.append((write if fd == 0 else read, fd))
+    return (inner[0], inner[1], inner[2]), relays
+
+
+def _attach(supervisor: Supervisor, cell: Cell, inner: tuple[int, int, int], relays: list[tuple[int, int]]) -> None:
+    # the cell's ends are the cell's alone from here: the last writer's end is the end of file
+    for number, fd in enumerate(inner):
+        if fd != number:
+            os.close(fd)
+    for ours, theirs in relays:
+        cell.streams.append(Relay(supervisor.loop, ours, theirs, inward=theirs == 0, on_end=cell.stream_ended))

@@ -1,0 +1,355 @@
+"""The supervisor's loop: one launcher, one broker, any number of cells.
+
+I1  A cell is done when the launcher said that its last process ended and its output was drained, or when the launcher died;
+    either way its `Result` is made once, after the audit log has `run.end`.
+I2  Whatever ends the broker or the launcher ends every cell that depended on it, with that cause.
+I3  The broker starts when the first connection waits, never before; from then on only it holds the cell's sockets.
+"""
+
+from __future__ import annotations
+
+import os
+from select import POLLHUP, POLLIN, poll
+from time import monotonic
+
+from saggar.isolation import wire_host as wire
+from saggar.runtime.result import Result
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from saggar.runtime.broker_link_host import BrokerLink
+    from saggar.runtime.prepare_host import Prepared
+    from saggar.runtime.stream_host import Capture, Drain, Feed, Relay
+
+_DONTWAIT = 0x40  # MSG_DONTWAIT
+#: How long output may take to arrive once the last process is gone: all of it is in pipes already.
+_REFUSALS_SHOWN = 100
+#: How long the broker may take to say what it counted, once the cell has ended.
+_BROKER_S = 1.0
+
+
+class Loop:
+    """poll(2) with one handler a descriptor."""
+
+    __slots__ = ("_handlers", "_poll")
+
+    def __init__(self) -> None:
+        self._poll = poll()
+        self._handlers: dict[int, Callable[[int], None]] = {}
+
+    def add(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
+        self._handlers[fd] = handler
+        self._poll.register(fd, events)
+
+    def remove(self, fd: int) -> None:
+        if self._handlers.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def turn(self, timeout_s: float | None) -> None:
+        """One round: every ready descriptor's handler once."""
+        wait = None if timeout_s is None else max(0.0, timeout_s * 1000)
+        for fd, events in self._poll.poll(wait):
+            handler = self._handlers.get(fd)
+            if handler is not None:
+                handler(events)
+
+
+class Cell:
+    """One contained command, seen from outside."""
+
+    __slots__ = (
+        "_loop",
+        "bytes_down",
+        "bytes_up",
+        "cause",
+        "detail",
+        "ended",
+        "enforcement",
+        "failure",
+        "in_broker",
+        "listeners",
+        "on_done",
+        "on_started",
+        "on_stopped",
+        "pending_removal",
+        "pid",
+        "prepared",
+        "refusals",
+        "refused",
+        "result",
+        "scratch",
+        "specs",
+        "started_s",
+        "stderr",
+        "stdout",
+        "streams",
+        "upper",
+        "waits_until",
+    )
+
+    def __init__(self, prepared: Prepared, loop: Loop) -> None:
+        self._loop = loop
+        self.prepared = prepared
+        self.pid = 0
+        self.streams: list[Drain | Feed | Relay] = []
+        self.stdout: Capture | None = None
+        self.stderr: Capture | None = None
+        self.listeners: list[int] = []
+        self.specs: list[dict[str, Any]] = []
+        self.in_broker = False
+        self.pending_removal = False
+        self.waits_until = 0.0
+        self.scratch = -1
+        self.upper = -1
+        self.cause = ""
+        self.detail: dict[str, Any] = {}
+        self.failure: dict[str, Any] | None = None
+        self.enforcement: dict[str, Any] = {}
+        self.ended: dict[str, Any] | None = None
+        self.refusals: list[tuple[str, str, int]] = []
+        self.refused = 0
+        self.bytes_up = 0
+        self.bytes_down = 0
+        self.started_s = monotonic()
+        self.result: Result | None = None
+        self.on_done: Callable[[Result], None] | None = None
+        self.on_started: Callable[[int], None] | None = None
+        self.on_stopped: Callable[[int], None] | None = None
+
+    @property
+    def id(self) -> str:
+        return self.prepared.run.id
+
+    def stream_ended(self) -> None:
+        """Some stream closed; nothing depends on which."""
+
+    def refuse(self, reason: str, host: str, port: int) -> None:
+        self.refused += 1
+        if len(self.refusals) < _REFUSALS_SHOWN:
+            self.refusals.append((reason, host, port))
+
+    def disk_full(self) -> bool:
+        """Whether the scratch space had no byte or no inode left at the end."""
+        if self.scratch < 0:
+            return False
+        try:
+            space = os.fstatvfs(self.scratch)
+        except OSError:
+            return False
+        return space.f_bfree == 0 or space.f_ffree == 0
+
+
+class Supervisor:
+    """Owns the control sockets. Not thread-safe: one thread turns the loop and makes the calls."""
+
+    __slots__ = ("_broker", "_cells", "_control", "launcher_dead", "loop")
+
+    def __init__(self, control: wire.Socket) -> None:
+        self.loop = Loop()
+        self._control = control
+        self._cells: dict[str, Cell] = {}
+        self._broker: BrokerLink | None = None
+        self.launcher_dead = False
+        self.loop.add(control.fileno(), POLLIN | POLLHUP, self._from_launcher)
+
+    # towards the launcher
+
+    def start(self, prepared: Prepared, streams: tuple[int, int, int]) -> Cell:
+        """Record the start, then send it. Raises OSError where the record cannot be written: nothing starts."""
+        cell = Cell(prepared, self.loop)
+        prepared.audit.append("run.start", layer="L1", effect="allow", reason="requested", detail=prepared.describe())
+        self._cells[cell.id] = cell
+        if prepared.missing:
+            self._complete(cell)
+            return cell
+        request, fds = prepared.request(streams)
+        cell.specs = request["listeners"]
+        try:
+            wire.send(self._control, request, fds)
+        except OSError:
+            self._launcher_died()
+        return cell
+
+    def kill(self, cell: Cell, cause: str, **detail: Any) -> None:
+        """End every process of the cell. The first cause stands."""
+        self._tell({"op": "kill", "id": cell.id, "cause": cause, "detail": detail})
+
+    def signal(self, cell: Cell, number: int) -> None:
+        self._tell({"op": "signal", "id": cell.id, "signal": number})
+
+    def stop(self, cell: Cell) -> None:
+        self._tell({"op": "stop", "id": cell.id})
+
+    def resume(self, cell: Cell, terminal: int = -1) -> None:
+        """Continue a stopped cell; with a terminal, in its foreground."""
+        self._tell({"op": "continue", "id": cell.id, "foreground": terminal >= 0}, [terminal] if terminal >= 0 else [])
+
+    def _tell(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        try:
+            wire.send(self._control, message, fds or [])
+        except OSError:
+            self._launcher_died()
+
+    # the loop
+
+    def turn(self, timeout_s: float | None = None) -> None:
+        """One round of the loop; shorter than asked where a cell waits for the broker's last word."""
+        waiting = [c for c in self._cells.values() if c.pending_removal]
+        if waiting:
+            soonest = max(0.0, min(c.waits_until for c in waiting) - monotonic())
+            timeout_s = soonest if timeout_s is None else min(timeout_s, soonest)
+        self.loop.turn(timeout_s)
+        for cell in waiting:
+            if cell.pending_removal and monotonic() >= cell.waits_until:
+                self._complete(cell)
+
+    def run_to_end(self, cell: Cell) -> Result:
+        while cell.result is None:
+            self.turn()
+        return cell.result
+
+    def _from_launcher(self, _events: int) -> None:
+        while True:
+            try:
+                message, fds = wire.receive(self._control, _DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError:
+                message, fds = None, []
+            if message is None:
+                self._launcher_died()
+                return
+            cell = self._cells.get(message["id"])
+            if cell is None:
+                for fd in fds:
+                    os.close(fd)
+                continue
+            getattr(self, "_on_" + message["event"])(cell, message, fds)
+
+    def _on_started(self, cell: Cell, message: dict[str, Any], _fds: list[int]) -> None:
+        cell.pid = message["pid"]
+        if cell.on_started is not None:
+            cell.on_started(cell.pid)
+
+    def _on_listening(self, cell: Cell, message: dict[str, Any], fds: list[int]) -> None:
+        cell.scratch = fds.pop(0)
+        if message["upper"]:
+            cell.upper = fds.pop(0)
+        left_out = message["left_out"]
+        cell.specs = [s for i, s in enumerate(cell.specs) if i not in left_out]
+        cell.listeners = fds
+        cell.prepared.mounted(message["layer"], message["started_ns"])
+        for fd in fds:
+            self.loop.add(fd, POLLIN, lambda _events: self._connected(cell))
+
+    def _on_stopped(self, cell: Cell, message: dict[str, Any], _fds: list[int]) -> None:
+        if cell.on_stopped is not None:
+            cell.on_stopped(message["signal"])
+
+    def _on_failed(self, cell: Cell, message: dict[str, Any], _fds: list[int]) -> None:
+        cell.failure = message
+
+    def _on_ended(self, cell: Cell, message: dict[str, Any], _fds: list[int]) -> None:
+        cell.ended = message
+        cell.enforcement = message.get("enforcement", {})
+        for stream in list(cell.streams):
+            stream.rest()
+        if cell.in_broker and self._broker is not None:
+            # the broker's counts come with its answer
+            cell.pending_removal = True
+            cell.waits_until = monotonic() + _BROKER_S
+            self._broker.remove(cell)
+            return
+        self._complete(cell)
+
+    def _launcher_died(self) -> None:
+        if self.launcher_dead:
+            return
+        self.launcher_dead = True
+        self.loop.remove(self._control.fileno())
+        for cell in list(self._cells.values()):
+            if cell.ended is None:
+                cell.ended = {"code": None, "status": None, "cause": "launcher_died", "detail": {}, "made": True}
+                for stream in list(cell.streams):
+                    stream.rest()
+            self._complete(cell)
+
+    # the broker
+
+    def _connected(self, cell: Cell) -> None:
+        """Somebody waits at a listener: from here on the broker answers."""
+        from saggar.runtime.broker_link_host import BrokerLink
+
+        for fd in cell.listeners:
+            self.loop.remove(fd)
+        try:
+            if self._broker is None:
+                self._broker = BrokerLink(self.loop, self._broker_says, self._broker_died)
+            self._broker.add(cell)
+            cell.in_broker = True
+        except OSError as error:
+            self.kill(cell, "broker_died", error=str(error))
+        for fd in cell.listeners:
+            os.close(fd)
+        cell.listeners = []
+
+    def _broker_says(self, message: dict[str, Any]) -> None:
+        event = message.get("event")
+        if event == "fatal":
+            for cell in list(self._cells.values()):
+                if cell.in_broker and message.get("cell") in ("", cell.id):
+                    self.kill(cell, "broker_died", fault=message.get("cause", ""))
+            return
+        cell_or_none = self._cells.get(message.get("cell", ""))
+        if cell_or_none is None:
+            return
+        if event == "refused":
+            cell_or_none.refuse(message["reason"], message["host"], message["port"])
+        elif event == "removed":
+            cell_or_none.refused = max(cell_or_none.refused, message.get("refused", 0))
+            cell_or_none.bytes_up = message.get("bytes_up", 0)
+            cell_or_none.bytes_down = message.get("bytes_down", 0)
+            if cell_or_none.pending_removal:
+                self._complete(cell_or_none)
+
+    def _broker_died(self) -> None:
+        self._broker = None
+        for cell in list(self._cells.values()):
+            if not cell.in_broker:
+                continue
+            cell.in_broker = False
+            if cell.pending_removal:
+                self._complete(cell)
+            else:
+                self.kill(cell, "broker_died")
+
+    # the end
+
+    def _complete(self, cell: Cell) -> None:
+        if cell.result is not None:
+            return
+        cell.pending_removal = False
+        del self._cells[cell.id]
+        for fd in cell.listeners:
+            self.loop.remove(fd)
+            os.close(fd)
+        cell.listeners = []
+        cell.result = cell.prepared.finish(cell)
+        for fd in (cell.scratch, cell.upper):
+            if fd >= 0:
+                os.close(fd)
+        cell.scratch = cell.upper = -1
+        if cell.on_done is not None:
+            cell.on_done(cell.result)
+
+    def close(self) -> None:
+        """End what still runs; the launcher does it when its socket closes."""
+        if not self.launcher_dead:
+            self.loop.remove(self._control.fileno())
+        self._control.close()
+        if self._broker is not None:
+            self._broker.close()
+            self._broker = None

@@ -1,0 +1,161 @@
+"""`saggar run` on the real kernel: streams, exit codes, causes, what is seen inside."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SRC = str(Path(__file__).resolve().parents[2] / "src")
+
+
+@pytest.fixture
+def saggar(tmp_path):
+    """Call the command line in an empty workspace; gives the finished process."""
+    workspace = tmp_path / "work"
+    workspace.mkdir()
+
+    def call(*args, stdin=b"", cwd=workspace, env=None, **more):
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path / "home"),
+            "PYTHONPATH": SRC,
+            "SAGGAR_STATE_DIR": str(tmp_path / "state"),
+            **(env or {}),
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "saggar", *args],
+            input=stdin,
+            capture_output=True,
+            cwd=cwd,
+            env=environment,
+            timeout=60,
+            check=False,
+            **more,
+        )
+
+    call.workspace = workspace
+    call.home = tmp_path / "home"
+    call.home.mkdir()
+    return call
+
+
+EXITS = [
+    # command, exit code, stdout, text on stderr
+    (["true"], 0, b"", b""),
+    (["sh", "-c", "exit 7"], 7, b"", b""),
+    (["sh", "-c", "kill -9 $$"], 137, b"", b""),
+    (["sh", "-c", "kill -SEGV $$"], 139, b"", b""),
+    (["no-such-program"], 127, b"", b"`no-such-program`: no such program in the cell"),
+    (["./nothing"], 127, b"", b"`./nothing`: no such program in the cell"),
+    (["cat"], 0, b"a\x00b\xff\n\n", b""),
+    (["sh", "-c", "cat >&2"], 0, b"", b"a\x00b\xff\n\n"),
+    (["id", "-un"], 0, b"agent\n", b""),
+    (["hostname"], 0, b"saggar\n", b""),
+]
+
+
+@pytest.mark.parametrize(("command", "code", "out", "err"), EXITS)
+def test_streams_and_exit_codes_pass_through(saggar, command, code, out, err):
+    done = saggar("run", "--", *command, stdin=b"a\x00b\xff\n\n")
+    assert (done.returncode, done.stdout) == (code, out), done.stderr
+    assert err in done.stderr
+    if not err:
+        assert done.stderr == b""
+
+
+def test_a_timeout_ends_the_whole_tree_and_keeps_what_was_written(saggar, tmp_path):
+    out = tmp_path / "result.json"
+    script = "echo before; setsid sleep 3210 & sleep 3210"
+    done = saggar("run", "--timeout", "700ms", "--json", str(out), "--", "sh", "-c", script)
+    assert done.returncode == 6
+    assert done.stdout == b"before\n"
+    result = json.loads(out.read_text())
+    assert (result["cause"], result["exit_code"]) == ("timeout", None)
+    assert b"3210" not in _command_lines()
+
+
+def test_a_background_child_that_holds_stdout_does_not_keep_run_from_returning(saggar):
+    done = saggar("run", "--", "sh", "-c", "sleep 3211 & echo done")
+    assert (done.returncode, done.stdout) == (0, b"done\n")
+    assert b"3211" not in _command_lines()
+
+
+def test_the_environment_is_four_variables(saggar):
+    done = saggar("run", "--", "env", env={"SECRET": "hunter2"})
+    names = {line.split(b"=")[0] for line in done.stdout.splitlines()}
+    assert names - {b"PWD", b"SHLVL", b"_"} == {b"PATH", b"HOME", b"LANG", b"TERM"}
+
+
+def test_variables_of_flags_arrive_and_the_loaders_do_not_meet_bubblewrap(saggar):
+    done = saggar(
+        "run", "--env", "A=b c", "--env", "LD_LIBRARY_PATH=/x", "--", "sh", "-c", 'echo "$A $LD_LIBRARY_PATH"'
+    )
+    assert done.stdout == b"b c /x\n"
+
+
+def test_the_workspace_is_a_copy(saggar):
+    (saggar.workspace / "kept").write_text("old")
+    done = saggar("run", "--", "sh", "-c", "cat kept; echo new > kept; echo x > made; cat kept; pwd")
+    assert done.stdout == b"oldnew\n" + os.fsencode(saggar.workspace) + b"\n"
+    assert (saggar.workspace / "kept").read_text() == "old"
+    assert [p.name for p in saggar.workspace.iterdir()] == ["kept"]
+
+
+MODES = [
+    ("read-only", "echo x > made", 2, []),
+    ("read-write", "echo x > made", 0, ["made"]),
+    ("none", "test $PWD = /home/agent && echo x > made", 0, []),
+]
+
+
+@pytest.mark.parametrize(("mode", "script", "code", "names"), MODES)
+def test_workspace_modes(saggar, mode, script, code, names):
+    done = saggar("run", "--workspace", f"{saggar.workspace}:{mode}", "--", "sh", "-c", script)
+    assert (done.returncode, [p.name for p in saggar.workspace.iterdir()]) == (code, names), done.stderr
+    if names:
+        status = (saggar.workspace / "made").stat()
+        assert (status.st_uid, status.st_gid) == (os.getuid(), os.getgid())
+
+
+def test_nothing_of_the_home_or_of_tmp_is_there(saggar, tmp_path):
+    (saggar.home / "key").write_text("secret")
+    done = saggar("run", "--", "cat", str(saggar.home / "key"))
+    assert done.returncode == 1
+    assert saggar("run", "--", "ls", "-A", "/home/agent", "/root", "/sys", "/run").stdout.count(b"key") == 0
+
+
+REFUSED = [
+    # arguments, exit code, text
+    (["run"], 2, b"no command was given"),
+    (["run", "--frobnicate", "--", "true"], 2, b"unknown option `--frobnicate`"),
+    (["run", "--workspace", "/", "--", "true"], 2, b"the workspace is `/`"),
+    (["run", "--workspace", "/nonexistent", "--", "true"], 2, b"does not exist"),
+    (["run", "--tier", "microvm", "--", "true"], 4, b"cannot be reached"),
+]
+
+
+@pytest.mark.parametrize(("args", "code", "text"), REFUSED)
+def test_bad_input_starts_nothing(saggar, args, code, text):
+    done = saggar(*args)
+    assert done.returncode == code
+    assert text in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_home_as_workspace_is_refused(saggar):
+    done = saggar("run", "--", "true", cwd=saggar.home)
+    assert done.returncode == 2
+    assert b"home directory" in done.stderr
+
+
+def _command_lines():
+    lines = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            lines.append(Path(f"/proc/{pid}/cmdline").read_bytes())
+        except OSError:
+            continue
+    return b"\n".join(lines)
