@@ -81,7 +81,7 @@ def _variables(policy: Policy, env: Iterable[str], origins: dict[str, Origin]) -
             raise _wrong("--env", f"`{values.show(given)}` is not `NAME=VALUE`")
         name = _value("--env", values.variable, name)
         merged[name] = _value("--env", values.text, value)
-        origins[f"environment.set.{name}"] = _FLAG
+        origins[f"environment.set.{values.key_text(name)}"] = _FLAG
         touched = True
     return tuple(sorted(merged.items())) if touched else None
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from saggar.core.errors import UsageError
 from saggar.policy.flags import with_flags
 from saggar.policy.model import Origin, Policy
+from saggar.policy.values import key_text, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,12 +131,12 @@ class _Report:
         self.origins: dict[str, Origin] = {}
 
     def wrong(self, path: Path, message: str, hint: str = "") -> None:
-        where = f"`{dotted(path)}`: " if path else ""
+        where = f"`{show(dotted(path))}`: " if path else ""
         self.problems.append(UsageError(where + message, file=self._name, line=self._line(path), hint=hint))
 
     def unknown(self, path: Path, table: Table) -> None:
-        inside = f"`[{dotted(path[:-1])}]`" if len(path) > 1 else "the policy"
-        message = f"unknown key `{dotted(path[-1:])}` in {inside}"
+        inside = f"`[{show(dotted(path[:-1]))}]`" if len(path) > 1 else "the policy"
+        message = f"unknown key `{show(dotted(path[-1:]))}` in {inside}"
         hint = _nearest(str(path[-1]), table)
         self.problems.append(UsageError(message, file=self._name, line=self._line(path), hint=hint))
 
@@ -158,9 +159,7 @@ def dotted(path: Path) -> str:
         if isinstance(part, int):
             out += f"[{part}]"
         else:
-            plain = part.isascii() and part.replace("-", "").replace("_", "").isalnum()
-            word = part if plain else '"' + part.encode("unicode_escape").decode().replace('"', '\\"') + '"'
-            out += f".{word[:80]}" if out else word[:80]
+            out += f".{key_text(part)}" if out else key_text(part)
     return out
 
 

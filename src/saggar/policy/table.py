@@ -295,11 +295,12 @@ DURATION_OR_NONE = Kind(
 HOST = _text(values.host, r"^[^\u0000-\u0020/:@%\\,*]*$|^\*\.[^\u0000-\u0020/:@%\\,*]+$")
 PORT = integer(1, 65535)
 ENDPOINT = _text(values.endpoint, r"^(\[[0-9a-fA-F:.]+\]|[0-9.]+):[0-9]{1,5}$", _show_endpoint)
-PATH = _text(values.absolute_path, "^/")
+PATH = _text(values.absolute_path, "^/", lambda v: v or None)
 READABLE = _text(values.readable_path, "^/.")
 PATTERN = _text(values.relative_pattern, "^[^/]")
 VARIABLE = _text(values.variable, "^[^=]+$")
-IDENTIFIER = _text(values.identifier, r"^[A-Za-z0-9._-]{1,64}$")
+#: an id that the loader gave is no id of the file's
+IDENTIFIER = _text(values.identifier, r"^[A-Za-z0-9._-]{1,64}$", lambda v: None if "[" in v else v or None)
 
 EGRESS_RULE = Table(
     EgressRule,

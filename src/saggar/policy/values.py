@@ -236,6 +236,26 @@ def identifier(value: Any) -> str:
     return name
 
 
+def key_text(name: str) -> str:
+    """A key as TOML writes it: bare where it can be."""
+    bare = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
+    return name if bare else quoted(name)
+
+
+def quoted(given: str) -> str:
+    """A TOML basic string on one line, with nothing that a terminal would obey."""
+    return '"' + "".join(_character(c) for c in given) + '"'
+
+
+def _character(char: str) -> str:
+    if char in {'"', "\\"}:
+        return "\\" + char
+    if char.isprintable():
+        return char
+    code = ord(char)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
 def kind_of(value: Any) -> str:
     """What a TOML value is, for a message."""
     names = {bool: "a boolean", int: "an integer", float: "a float", str: "a string", list: "an array", dict: "a table"}
