@@ -19,6 +19,7 @@ from saggar.core.errors import ParseError
 from saggar.core.tool import LabelLike, Role, ToolDeclaration
 
 MAX_RAW = 2000
+MAX_SOURCES = 5
 _OPEN_ROLES: tuple[Role, ...] = ("content", "selector", "option")
 
 
@@ -82,8 +83,9 @@ def origin(label: LabelLike | None) -> str:
     """Where a value came from, for a human."""
     if label is None:
         return "the model (not tracked)"
-    sources = ", ".join(sorted(label.sources)) or "nowhere"
-    return f"{label.integrity}: {sources}"
+    names = sorted(str(source) for source in label.sources)
+    more = f" and {len(names) - MAX_SOURCES} more" if len(names) > MAX_SOURCES else ""
+    return visible(f"{label.integrity}: {', '.join(names[:MAX_SOURCES]) or 'nowhere'}{more}")
 
 
 def _shown(tool: Tool, name: str, value: Any) -> str:

@@ -331,7 +331,7 @@ def _check_amount(name: str, amount: str) -> None:
 def _primary(name: str, arguments: tuple[ArgumentDeclaration, ...]) -> str:
     authority = [a for a in arguments if a.role in AUTHORITY_ROLES]
     required = [a for a in arguments if a.required]
-    for group in (authority, required, list(arguments)):
+    for group in ([a for a in authority if a.required], authority, required, list(arguments)):
         if len(group) == 1:
             return _named(name, arguments, group[0].name)
     return ""

@@ -13,7 +13,8 @@ I3  `parse(render(c)) == c` for every parsed capability.
     length     = "len<=" digits
     call       = ( "prefix" / "under" / "cidr" / "url" / "each" / "exact" ) "(" … ")"
     string     = JSON string
-    word       = 1*( any printable but , & = [ ] { } ( ) " blank ), at most one star, or a "/**" at its end
+    word       = 1*( any printable but , & = [ ] { } ( ) " blank ), at most one star; a URL may begin with
+                                                     ; "*." and end in "/*" or "/**", a path may end in "/**"
 
 `max`, `max_bytes` and `max_amount` are budgets. docs/CAPABILITIES.md is the specification, docs/vectors its vectors.
 """
@@ -168,8 +169,9 @@ class _Reader:
             ends = (low, high)
             if (low or high) and all(not e or _NUMBER.fullmatch(e) for e in ends):
                 return Factor("range", ((low, False), (high, False)))
-        stars = word.count("*")
-        if stars > 1 and not (stars == 2 and word.endswith("/**")):
+        # `*.example.com/a/**`: a URL's host and path each have a star of their own
+        inner = word.removeprefix("*.").removesuffix("/**").removesuffix("/*") if "/" in word else word
+        if inner.count("*") > 1 or (inner != word and "*" in inner):
             raise self._error("a word with more than one star")
         return Factor("word", ((word, False),))
 

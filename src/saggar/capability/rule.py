@@ -76,18 +76,22 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class BoundRule:
-    """A rule for one tool. when, unless: pairs of argument and constraint, on the element where the argument is a
-    list."""
+    """A rule for one tool. when, unless: pairs of argument and constraint, on the element where the argument is a list;
+    all must hold. any_of: groups of which one must hold (an ask's or a deny's role, over the arguments that have it)."""
 
     rule: Rule
     tool: str
     when: tuple[tuple[str, Constraint], ...]
     unless: tuple[tuple[str, Constraint], ...]
+    any_of: tuple[tuple[tuple[str, Constraint], ...], ...] = ()
 
     def fits(self, call: CallView) -> bool:
         every = self.rule.effect == ALLOW
         for name, limit in self.when:
             if not holds(limit, call.args[name], every=every):
+                return False
+        for group in self.any_of:
+            if not any(holds(limit, call.args[name], every=False) for name, limit in group):
                 return False
         if self.unless and all(holds(limit, call.args[name], every=True) for name, limit in self.unless):
             return False
@@ -115,11 +119,16 @@ def _on_list(limit: Constraint) -> bool:
 def bind_rule(rule: Rule, declaration: ToolDeclaration) -> BoundRule:
     """Raises `UsageError` (I1)."""
     when = [_bound(rule, declaration, name, text) for name, text in (rule.when or {}).items()]
+    any_of = []
     for role, text in (rule.roles or {}).items():
-        fitting = [a for a in declaration.arguments if a.role == role]
-        when += [(a.name, _term(rule, a, text)) for a in fitting]
+        group = [(a.name, _term(rule, a, text)) for a in declaration.arguments if a.role == role]
+        if rule.effect == ALLOW:
+            when += group
+        else:
+            any_of.append(tuple(group))
     unless = [_bound(rule, declaration, name, text) for name, text in (rule.unless or {}).items()]
-    return BoundRule(rule, declaration.name, tuple(sorted(when, key=_name)), tuple(sorted(unless, key=_name)))
+    when, unless = sorted(when, key=_name), sorted(unless, key=_name)
+    return BoundRule(rule, declaration.name, tuple(when), tuple(unless), tuple(any_of))
 
 
 def _name(pair: tuple[str, Constraint]) -> str:

@@ -23,6 +23,10 @@ def covered(inner: BoundRule, outer: BoundRule) -> bool:
     if outer.unless and outer.unless != inner.unless:
         return False
     mine = dict(inner.when)
+    for group in outer.any_of:
+        same = group in inner.any_of
+        if not same and not any(narrower(mine.get(name, AnyValue()), limit) for name, limit in group):
+            return False
     return all(narrower(mine.get(name, AnyValue()), limit) for name, limit in outer.when)
 
 
@@ -36,7 +40,7 @@ def check_order(rules: Sequence[Rule], by_tool: Mapping[str, Sequence[BoundRule]
             continue
         blocker = next(b for b in blockers if b is not None)
         if blocker.rule.effect != rule.effect and all(
-            b is not None and (b.when, b.unless) == (bound.when, bound.unless)
+            b is not None and (b.when, b.unless, b.any_of) == (bound.when, bound.unless, bound.any_of)
             for b, (bound, _) in zip(blockers, here, strict=True)
         ):
             raise UsageError(f"the rules `{rule.id}` and `{blocker.rule.id}` contradict each other")

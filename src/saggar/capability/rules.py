@@ -72,7 +72,7 @@ class RuleSet:
         _check_words(self.rules, known)
         self._by_tool: dict[str, tuple[BoundRule, ...]] = {}
         for name, declaration in known.items():
-            bound = [bind_rule(rule, declaration) for rule in self.rules if rule.names(declaration)]
+            bound = [bind_rule(rule, declaration) for rule in self.rules if _concerns(rule, declaration)]
             for rule in bound:
                 _check_cover(rule, declaration)
                 _check_examples(rule, declaration)
@@ -141,6 +141,12 @@ def _about(found: Sequence[Finding]) -> dict[str, Any]:
 
 def _deny(reason: str, rule: str, detail: dict[str, Any]) -> Decision:
     return Decision(DENY, reason, layer="L3", rule=rule, public=REFUSED, detail=detail)
+
+
+def _concerns(rule: Rule, declaration: ToolDeclaration) -> bool:
+    """An allow by role says nothing about a tool without that role: it would allow it for want of anything to check."""
+    lacks = rule.effect == ALLOW and any(not declaration.with_role(role_of(r, rule)) for r in rule.roles or {})
+    return rule.names(declaration) and not lacks
 
 
 def _strongest_first(bound: BoundRule) -> int:

@@ -160,7 +160,7 @@ def _canonical(payload: bytes) -> dict[str, Any]:
 
 
 def _claims(data: dict[str, Any]) -> Claims:
-    if data.keys() != _CLAIMS or data["v"] != VERSION:
+    if data.keys() != _CLAIMS or _integer(data["v"]) != VERSION:
         raise ParseError("claims that this version does not have")
     details = data["authorization_details"]
     if type(details) is not list or not 0 < len(details) <= MAX_GRANTS:
