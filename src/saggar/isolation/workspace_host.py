@@ -136,7 +136,7 @@ def prepare(
     except BaseException:
         os.close(fd)
         raise
-    _record(workspace, run)
+    _record(workspace, run, policy)
     return workspace
 
 
@@ -290,12 +290,12 @@ def _start_scan(workspace: Workspace, run: RunDir, caller: CallerIds) -> None:
     workspace._scan = scan
 
 
-def _record(workspace: Workspace, run: RunDir) -> None:
+def _record(workspace: Workspace, run: RunDir, policy: Policy) -> None:
     run.update(
         workspace=workspace.path,
         mode=workspace.mode,
         layer=workspace.layer,
         workspace_id=[workspace.plan["device"], workspace.plan["inode"]],
         base=HOST_IDS if workspace.plan["privileged"] else 0,
-        protect=workspace.plan["protect"],
+        protected=list(policy.workspace.protect),
     )

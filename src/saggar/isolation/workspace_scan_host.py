@@ -164,9 +164,8 @@ class Scan:
     def _record(self, path: str, status: os.stat_result, names: list[str]) -> None:
         where = os.fsencode(path)
         what = os.fsencode("\0".join(names))
-        self._records.append(
-            b"%d %d %d %d\n%b%b" % (status.st_ino, status.st_mtime_ns, len(where), len(what), where, what)
-        )
+        head = b"%d %d %d %d %d\n" % (status.st_ino, status.st_mtime_ns, status.st_mode & 0o7777, len(where), len(what))
+        self._records.append(head + where + what)
 
     def _owners(self, path: str, status: os.stat_result, listed: list[os.DirEntry[str]]) -> None:
         uid, gid = self._ids or (0, 0)
@@ -205,12 +204,12 @@ _TEXTS = {
 
 
 class Snapshot:
-    """What `Scan` left: per directory (relative, ends in `/`, the top is "") its inode, mtime in ns and names."""
+    """What `Scan` left: per directory (relative, ends in `/`, the top is "") its inode, mtime, mode and names."""
 
     __slots__ = ("_directories",)
 
     def __init__(self, data: bytes = b"") -> None:
-        self._directories: dict[bytes, tuple[int, int, bytes]] = {}
+        self._directories: dict[bytes, tuple[int, int, int, bytes]] = {}
         if data.startswith(_MAGIC):
             self._parse(data, len(_MAGIC))
 
@@ -218,21 +217,21 @@ class Snapshot:
         while at < len(data):
             end = data.find(b"\n", at, at + 128)
             fields = data[at:end].split() if end > 0 else []
-            if len(fields) != 4 or not all(f.isdigit() for f in fields):
+            if len(fields) != 5 or not all(f.isdigit() for f in fields):
                 return  # cut short: the directories read so far are as good as they are
-            inode, mtime, where, what = map(int, fields)
+            inode, mtime, mode, where, what = map(int, fields)
             middle, last = end + 1 + where, end + 1 + where + what
             if last > len(data):
                 return
-            self._directories[data[end + 1 : middle]] = (inode, mtime, data[middle:last])
+            self._directories[data[end + 1 : middle]] = (inode, mtime, mode, data[middle:last])
             at = last
 
-    def directory(self, path: bytes) -> tuple[int, int, frozenset[bytes]] | None:
-        """(inode, mtime in ns, names) of a directory at the start, or None where it was not seen."""
+    def directory(self, path: bytes) -> tuple[int, int, int, frozenset[bytes]] | None:
+        """(inode, mtime in ns, permission bits, names) of a directory at the start, or None where it was not seen."""
         found = self._directories.get(path)
         if found is None:
             return None
-        return found[0], found[1], frozenset(found[2].split(b"\0")) if found[2] else frozenset()
+        return (*found[:3], frozenset(found[3].split(b"\0")) if found[3] else frozenset())
 
 
 def read_snapshot(run_fd: int) -> Snapshot:

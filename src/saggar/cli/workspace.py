@@ -1,0 +1,350 @@
+"""`saggar runs`, `diff`, `apply` and `discard`: what runs changed in their copy-on-write workspaces."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from saggar.core.errors import UsageError
+from saggar.isolation.changes import ADDED, DELETED, DIRECTORY, FILE, LIMIT_BYTES, SYMLINK, shown
+from saggar.isolation.state_host import ENDED, open_state
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from saggar.isolation.apply_check import Refusal
+    from saggar.isolation.apply_host import Applied
+    from saggar.isolation.changes import Change, Node
+    from saggar.isolation.layer_host import Layer
+    from saggar.isolation.state_host import RunDir, State
+
+USAGE = {
+    "runs": "usage: saggar runs [--json]\n\nList the runs that are kept, oldest first.\n",
+    "diff": """usage: saggar diff [RUN] [--stat | --name-only | --json] [-- PATH...]
+
+Show what a run changed in its workspace (default: the latest run of the current directory).
+Control characters of names and contents are shown as escapes.
+""",
+    "apply": """usage: saggar apply RUN [PATH...] [--allow-protected PATH]... [--skip-refused]
+                    [--overwrite-host-changes] [--dry-run] [--json]
+
+Copy a run's changes to its workspace. With a refused path nothing is written, unless --skip-refused.
+Paths are relative to the workspace. Protected paths are what the host's own tools execute or obey.
+""",
+    "discard": "usage: saggar discard RUN... | --all\n\nThrow away what ended runs left: changes, record and log.\n",
+}
+DENIED = 3
+
+
+class Words:
+    """A command line after its subcommand: flags that were given, values of repeated ones, and the rest."""
+
+    __slots__ = ("flags", "rest", "values")
+
+    def __init__(self) -> None:
+        self.flags: set[str] = set()
+        self.values: dict[str, list[str]] = {}
+        self.rest: list[str] = []
+
+
+def parse(args: list[str], *, flags: Iterable[str], valued: Iterable[str] = ()) -> Words:
+    """Flags anywhere before `--`. Raises UsageError."""
+    words = Words()
+    queue = list(args)
+    while queue:
+        word = queue.pop(0)
+        if word == "--":
+            words.rest += queue
+            break
+        name, equals, value = word.partition("=")
+        if name in valued:
+            if not equals:
+                if not queue:
+                    raise UsageError(f"`{word}` needs a value")
+                value = queue.pop(0)
+            words.values.setdefault(name, []).append(value)
+        elif word in flags:
+            words.flags.add(word)
+        elif word.startswith("-") and word != "-":
+            raise UsageError(f"unknown option `{shown(word)}`")
+        else:
+            words.rest.append(word)
+    return words
+
+
+def main(argv: list[str]) -> int:
+    """Run one of the four; the exit code. Raises SaggarError."""
+    name, args = argv[0], argv[1:]
+    if args[:1] in (["--help"], ["-h"]):
+        sys.stdout.write(USAGE[name])
+        return 0
+    try:
+        state = open_state(os.environ)
+        return {"runs": _runs, "diff": _diff, "apply": _apply, "discard": _discard}[name](state, args)
+    except BrokenPipeError:
+        raise
+    except OSError as e:
+        where = f" `{shown(os.fsdecode(e.filename))}`" if isinstance(e.filename, (str, bytes)) else ""
+        sys.stderr.write(f"saggar: {name}:{where} {(e.strerror or str(e)).lower()}\n")
+        return 1
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def _json(value: Any) -> None:
+    from json import dumps
+
+    _print(dumps(value, indent=2, ensure_ascii=True))
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def _runs(state: State, args: list[str]) -> int:
+    words = parse(args, flags=("--json",))
+    rows = [_row(run) for run in state.runs()]
+    if "--json" in words.flags:
+        _json(rows)
+        return 0
+    for row in rows:
+        kept = "changes kept" if row["changes_kept"] else "applied" if row["applied"] else row["mode"] or "-"
+        argv = " ".join(shown(a) for a in row["argv"])
+        _print(
+            f"{row['id']}  {row['state']:<6}  {row['cause']:<16}  {kept:<14}  {shown(row['workspace'])}  {argv[:100]}"
+        )
+    return 0
+
+
+def _row(run: RunDir) -> dict[str, Any]:
+    meta = run.meta()
+    try:
+        ended = run.state() == ENDED
+    except OSError:
+        ended = True
+    alive = not run.acquire()
+    return {
+        "id": run.id,
+        "state": "alive" if alive else "ended" if ended else "dead",
+        "cause": meta.get("cause") or "-",
+        "mode": meta.get("mode", ""),
+        "workspace": meta.get("workspace", ""),
+        "argv": meta.get("argv", []),
+        "started": meta.get("started"),
+        "ended": meta.get("ended"),
+        "applied": bool(meta.get("applied")),
+        "changes_kept": _has_changes(run),
+    }
+
+
+def _has_changes(run: RunDir) -> bool:
+    try:
+        fd = os.open("layer/upper", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=run.fd)
+    except OSError:
+        return False
+    try:
+        return bool(os.listdir(fd))
+    finally:
+        os.close(fd)
+
+
+# -- diff --------------------------------------------------------------------------------------------------------------
+
+
+def _latest(state: State, cwd: str) -> RunDir:
+    """The latest run whose workspace is `cwd` or above it."""
+    for run in reversed(state.runs()):
+        meta = run.meta()
+        path = meta.get("workspace", "")
+        if meta.get("mode") == "copy-on-write" and path and (cwd == path or cwd.startswith(path.rstrip("/") + "/")):
+            return run
+        run.close()
+    raise UsageError("no run of this directory is kept", hint="`saggar runs` lists them; `saggar diff RUN` shows one")
+
+
+def _diff(state: State, args: list[str]) -> int:
+    from saggar.isolation.apply_check import below
+    from saggar.isolation.layer_host import open_layer
+
+    queue, dashes, after = (args, [], []) if "--" not in args else _split(args)
+    words = parse(queue, flags=("--stat", "--name-only", "--json"))
+    if len(words.rest) > 1 and not dashes:
+        raise UsageError("more than one run was given", hint="paths stand after `--`")
+    run = state.open_run(words.rest[0]) if words.rest else _latest(state, os.getcwd())
+    layer = open_layer(run)
+    tops = tuple(_relative(p, run) for p in after)
+    alive = not run.acquire()
+    if alive and run.meta().get("layer") == "memory":
+        raise UsageError(f"the run `{run.id}` is alive and keeps its changes in memory", hint="wait for its end")
+
+    def wanted(change: Change) -> bool:
+        return not tops or below(change.path, tops)
+
+    if words.flags & {"--stat", "--name-only", "--json"}:
+        changes = [c for c in layer.changes() if wanted(c)]
+        _listed(run, layer, changes, words.flags)
+    else:
+        layer.changes(lambda c, upper, host: _show(c, upper, host) if wanted(c) else None)
+    if "--json" not in words.flags:
+        for path, reason in layer.refused:
+            sys.stderr.write(f"saggar: `{shown(path)}` cannot be applied: {reason}\n")
+    return 0
+
+
+def _split(args: list[str]) -> tuple[list[str], list[str], list[str]]:
+    at = args.index("--")
+    return args[:at], ["--"], args[at + 1 :]
+
+
+def _listed(run: RunDir, layer: Layer, changes: list[Change], flags: set[str]) -> None:
+    from saggar.isolation.changes import stat_line
+
+    if "--json" in flags:
+        refused = [{"path": shown(p), "reason": why} for p, why in layer.refused]
+        _json({"run": run.id, "changes": [c.to_json() for c in changes], "refused": refused})
+        return
+    for change in changes:
+        _print(shown(change.path) if "--name-only" in flags else stat_line(change))
+    if "--stat" in flags:
+        _print(f"{len(changes)} paths changed")
+
+
+def _show(change: Change, upper: int, host: int) -> None:
+    """Print one change as a diff, read through the descriptors that found it."""
+    from saggar.isolation.changes import stat_line, unified
+
+    old, new = change.before, change.after
+    texts = [_content(host, old), _content(upper, new)]
+    if change.kind == "mode" or (texts[0] is None and texts[1] is None):
+        _print(stat_line(change))
+        return
+    if change.kind == ADDED and new is not None and new.mode & 0o111:
+        _print(f"new file mode 100{new.mode & 0o777:03o}")
+    elif change.kind == "modified" and old is not None and new is not None and (old.mode ^ new.mode) & 0o777:
+        _print(f"mode {old.mode & 0o777:03o} -> {new.mode & 0o777:03o}")
+    before = None if old is None or old.kind == DIRECTORY else texts[0]
+    after = None if change.kind == DELETED or new is None or new.kind == DIRECTORY else texts[1]
+    for line in unified(change.path, before, after):
+        _print(line)
+
+
+def _content(fd: int, node: Node | None) -> bytes | None:
+    from saggar.isolation.layer_host import read_content
+
+    if node is None:
+        return None
+    if node.kind == SYMLINK:
+        return b"link to " + node.target + b"\n"
+    return read_content(fd, node, LIMIT_BYTES) if node.kind == FILE else None
+
+
+# -- apply -------------------------------------------------------------------------------------------------------------
+
+
+def _relative(path: str, run: RunDir) -> bytes:
+    """A path of the command line relative to the workspace. Raises UsageError."""
+    workspace = str(run.meta().get("workspace", ""))
+    if path.startswith("/"):
+        normal = os.path.normpath(path)
+        top = workspace.rstrip("/") + "/"
+        if normal == workspace:
+            return b""
+        if not normal.startswith(top):
+            raise UsageError(f"`{shown(path)}` is outside the workspace `{shown(workspace)}`")
+        return os.fsencode(normal[len(top) :])
+    normal = os.path.normpath(path)
+    if normal == "." or not path:
+        return b""
+    if normal == ".." or normal.startswith("../"):
+        raise UsageError(f"`{shown(path)}` is outside the workspace", hint="paths are relative to the workspace")
+    return os.fsencode(normal)
+
+
+def _apply(state: State, args: list[str]) -> int:
+    from saggar.audit.sink_host import AuditLog
+    from saggar.isolation.apply_host import open_apply
+
+    words = parse(
+        args,
+        flags=("--skip-refused", "--overwrite-host-changes", "--dry-run", "--json"),
+        valued=("--allow-protected",),
+    )
+    if not words.rest:
+        raise UsageError("no run was given", hint="saggar apply RUN [PATH...]; `saggar runs` lists them")
+    run = state.open_run(words.rest[0])
+    paths = tuple(p for p in (_relative(w, run) for w in words.rest[1:]) if p)
+    allowed = tuple(_relative(w, run) for w in words.values.get("--allow-protected", ()))
+    if b"" in allowed:
+        raise UsageError("`--allow-protected` needs a path below the workspace", hint="name what you looked at")
+    audit = AuditLog(f"{run.path}/audit.jsonl", run.id)
+    apply = open_apply(run, audit, allowed=allowed, overwrite="--overwrite-host-changes" in words.flags)
+    if "--dry-run" in words.flags:
+        chosen, refused = apply.plan(paths)
+        return _report(run, chosen, refused, words.flags, "would be written")
+    done = apply.write(paths, skip_refused="--skip-refused" in words.flags)
+    if done.complete:
+        _finish(run)
+    return _report(run, done.written, done.refused, words.flags, "written", done=done)
+
+
+def _finish(run: RunDir) -> None:
+    """All changes are on the host: the layer has nothing more to say. The record and the log stay until they expire."""
+    from saggar.isolation.discard_host import remove_tree
+
+    run.update(applied=True)
+    remove_tree("layer", run.fd)
+
+
+def _report(
+    run: RunDir,
+    changes: list[Change],
+    refused: list[Refusal],
+    flags: set[str],
+    word: str,
+    *,
+    done: Applied | None = None,
+) -> int:
+    from saggar.isolation.changes import stat_line
+
+    if "--json" in flags:
+        _json({
+            "run": run.id,
+            "written": [c.to_json() for c in changes] if done is not None else [],
+            "planned": [c.to_json() for c in changes] if done is None else [],
+            "refused": [{"path": shown(r.path), "reason": r.reason, "hint": r.hint} for r in refused],
+            "complete": done.complete if done is not None else False,
+        })  # fmt: skip
+        return DENIED if refused else 0
+    for change in changes:
+        _print(stat_line(change))
+    for item in refused:
+        sys.stderr.write(
+            f"saggar: refused `{shown(item.path)}`: {item.reason}{f' ({item.hint})' if item.hint else ''}\n"
+        )
+    if done is not None and refused and not changes:
+        word = "written; name paths to apply, or give `--skip-refused`"
+    _print(f"{len(changes)} paths {word}" + (f", {len(refused)} refused" if refused else ""))
+    return DENIED if refused else 0
+
+
+# -- discard -----------------------------------------------------------------------------------------------------------
+
+
+def _discard(state: State, args: list[str]) -> int:
+    words = parse(args, flags=("--all",))
+    if ("--all" in words.flags) == bool(words.rest):
+        raise UsageError("give runs, or `--all`", hint="`saggar runs` lists them")
+    runs = state.runs() if "--all" in words.flags else [state.open_run(w) for w in words.rest]
+    code = 0
+    gone = 0
+    for run in runs:
+        if state.discard(run):
+            gone += 1
+        else:
+            sys.stderr.write(f"saggar: the run `{run.id}` is still alive\n")
+            code = DENIED
+    _print(f"{gone} runs discarded")
+    return code
