@@ -225,7 +225,7 @@ class _Run:
         declaration = self.x.tools.get(step.tool)
         args = {name: self.value(e).under(self.pc) for name, e in step.args}
         uses = self.uses(*(e for _, e in step.args))
-        base = join(self.pc, *(whole(a) for a in args.values()))
+        base = join(self.pc, *(whole(args[n]) for n in asking(declaration, args)))
         unknown = declaration is None or any(declaration.argument(n) is None for n in args)
         if declaration is None or unknown or not all(map(complete, args.values())):
             reason = "unknown_tool_or_argument" if unknown else "argument_not_known"
@@ -504,6 +504,15 @@ def choose(step: Select, source: Node, scope: Mapping[str, Node], meter: Meter) 
     if not rows or (step.take == "one" and len(rows) != 1):
         return missing(shape)
     return rows[0][1].under(shape)
+
+
+def asking(declaration: ToolDeclaration | None, args: Mapping[str, Node]) -> list[str]:
+    """The arguments that have a say in what comes back. What an effect is given to store or send has none: the id of a
+    new file is the drive's own, whoever wrote the file's text (the text, where it is echoed, has its declared label)."""
+    if declaration is None or not declaration.has_side_effect:
+        return list(args)
+    content = {a.name for a in declaration.with_role("content")}
+    return [name for name in args if name not in content]
 
 
 def call_label(node: Node, *, endorsed: bool) -> CallLabel:

@@ -253,7 +253,7 @@ def _unique(first: Node, meter: Meter) -> Node:
 
 
 def _tally(first: Node, meter: Meter) -> Node:
-    """`[{key, count}]`, most frequent first, ties by key: who or what occurs how often."""
+    """`[{key, count, rank}]`, most frequent first, ties by key: who or what occurs how often."""
     label = whole(first)
     counts: dict[str, int] = {}
     for item in first.items():
@@ -262,7 +262,7 @@ def _tally(first: Node, meter: Meter) -> Node:
         counts[item.data] = counts.get(item.data, 0) + 1
     meter.spend(len(counts))
     ranked = sorted(counts.items(), key=lambda kv: (-kv[1], kv[0]))
-    return nodes.of([{"key": k, "count": n} for k, n in ranked], label)
+    return nodes.of([{"key": k, "count": n, "rank": i} for i, (k, n) in enumerate(ranked, 1)], label)
 
 
 def least(*labels: Label) -> int:

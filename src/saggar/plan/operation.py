@@ -144,23 +144,16 @@ def _replace(text: str, old: str, new: str) -> Any:
 
 
 def folded(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    """Case, spacing and punctuation aside: `grocery-list.docx` is what a person calls the grocery list."""
+    text = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join("".join(c if c.isalnum() else " " for c in text).split())
 
 
 def matches(text: Any, name: Any) -> Any:
-    """Whether `text` is, or contains as whole words, the name that somebody used for it; case and spacing aside."""
-    if not isinstance(text, str) or not isinstance(name, str) or not name.strip():
+    """Whether `text` is, or contains as whole words, the name that somebody used for it."""
+    if not isinstance(text, str) or not isinstance(name, str) or not folded(name):
         return NOT_ENOUGH
-    hay, needle = folded(text), folded(name)
-    at = hay.find(needle)
-    while at >= 0:
-        end = at + len(needle)
-        before = at == 0 or not (hay[at - 1].isalnum() and needle[0].isalnum())
-        after = end == len(hay) or not (hay[end].isalnum() and needle[-1].isalnum())
-        if before and after:
-            return True
-        at = hay.find(needle, at + 1)
-    return False
+    return f" {folded(name)} " in f" {folded(text)} "
 
 
 def _number_in(text: Any, which: Any = 0) -> Any:
