@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 #: subcommand -> (module with `main(argv) -> int`, one line for `--help`)
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("saggar.cli.run", "run one command, contained"),
+    "runs": ("saggar.cli.workspace", "list the runs whose changes and logs are kept"),
     "diff": ("saggar.cli.workspace", "show what a run changed in its workspace"),
     "apply": ("saggar.cli.workspace", "copy a run's changes back to the workspace"),
     "discard": ("saggar.cli.workspace", "throw a run's changes away"),

@@ -109,7 +109,8 @@ def main(argv: list[str]) -> int:
     control = early_launcher()
     cwd = _cwd()
     policy = effective_policy(flags, cwd)
-    result, _ = run_foreground(control, policy, flags.argv, env=os.environ, cwd=cwd)
+    notice = None if flags.quiet else _notice
+    result, _ = run_foreground(control, policy, flags.argv, env=os.environ, cwd=cwd, notice=notice)
     if flags.json is not None:
         _write_json(flags.json, result)
     _say(result, quiet=flags.quiet)
@@ -121,6 +122,10 @@ def _cwd() -> str:
         return os.getcwd()
     except FileNotFoundError:
         raise UsageError("the current directory does not exist any more") from None
+
+
+def _notice(text: str) -> None:
+    sys.stderr.write(f"saggar: {text}\n")
 
 
 def _say(result: Result, *, quiet: bool) -> None:

@@ -6,7 +6,8 @@ import os
 import sys
 
 from saggar.core.errors import UsageError
-from saggar.isolation.changes import ADDED, DELETED, DIRECTORY, FILE, LIMIT_BYTES, SYMLINK, shown
+from saggar.isolation.changes import ADDED, DELETED, DIRECTORY, FILE, LIMIT_BYTES, SYMLINK
+from saggar.isolation.shown import shown
 from saggar.isolation.state_host import ENDED, open_state
 
 TYPE_CHECKING = False
@@ -221,8 +222,8 @@ def _show(change: Change, upper: int, host: int) -> None:
     if change.kind == "mode" or (texts[0] is None and texts[1] is None):
         _print(stat_line(change))
         return
-    if change.kind == ADDED and new is not None and new.mode & 0o111:
-        _print(f"new file mode 100{new.mode & 0o777:03o}")
+    if change.kind == ADDED and new is not None and (new.kind == SYMLINK or new.mode & 0o111):
+        _print("new file mode 120000" if new.kind == SYMLINK else f"new file mode 100{new.mode & 0o777:03o}")
     elif change.kind == "modified" and old is not None and new is not None and (old.mode ^ new.mode) & 0o777:
         _print(f"mode {old.mode & 0o777:03o} -> {new.mode & 0o777:03o}")
     before = None if old is None or old.kind == DIRECTORY else texts[0]

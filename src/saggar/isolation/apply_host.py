@@ -17,11 +17,12 @@ from hashlib import sha256
 
 from saggar.core.errors import UsageError
 from saggar.isolation.apply_check import CONFLICTS, Refusal, Since, below, check, select
-from saggar.isolation.changes import DIRECTORY, FILE, MODE, SYMLINK, Change, Node, allowed_mode, shown
+from saggar.isolation.changes import DIRECTORY, FILE, MODE, SYMLINK, Change, Node, allowed_mode
 from saggar.isolation.discard_host import remove_tree
 from saggar.isolation.layer_host import MAX_DEPTH, Layer, copy_data, node_of, open_layer, open_node
 from saggar.isolation.place_host import Raced, Trail, exchange, move_new, place_file
 from saggar.isolation.protected import protected
+from saggar.isolation.shown import shown
 from saggar.isolation.state_host import write_file
 from saggar.isolation.workspace_scan_host import read_snapshot
 

@@ -8,6 +8,7 @@ I3  Rendering a diff takes time bounded by LIMIT_BYTES and LIMIT_CELLS, whatever
 from __future__ import annotations
 
 from saggar.core.decision import Frozen
+from saggar.isolation.shown import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,30 +152,6 @@ def allowed_mode(node: Node) -> int:
 
 
 # -- text for a terminal ----------------------------------------------------------------------------------------------
-
-# format characters that reorder or hide text: soft hyphen, ALM, zero-width, bidi marks, embeddings and isolates,
-# invisible operators, BOM, interlinear marks, tags
-_HIDDEN = ((0xAD, 0xAD), (0x61C, 0x61C), (0x180E, 0x180E), (0x200B, 0x200F), (0x2028, 0x202E), (0x2060, 0x206F),
-           (0xFEFF, 0xFEFF), (0xFFF9, 0xFFFB), (0xE0000, 0xE007F))  # fmt: skip
-
-
-def _escape(c: str) -> str:
-    n = ord(c)
-    if 0xDC80 <= n <= 0xDCFF:
-        return f"\\x{n - 0xDC00:02x}"
-    if n < 0x20 or 0x7F <= n < 0xA0:
-        return f"\\x{n:02x}"
-    if 0xD800 <= n <= 0xDFFF or any(low <= n <= high for low, high in _HIDDEN):
-        return f"\\u{n:04x}" if n < 0x10000 else f"\\U{n:08x}"
-    return c
-
-
-def shown(raw: bytes | str, *, keep: str = "") -> str:
-    """`raw` for a terminal: what is in `keep` stays, other controls and invisible characters become escapes (I2)."""
-    text = raw.decode("utf-8", "surrogateescape") if isinstance(raw, bytes) else raw
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(c if c in keep else _escape(c) for c in text)
 
 
 def is_text(data: bytes) -> bool:

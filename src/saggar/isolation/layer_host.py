@@ -30,6 +30,7 @@ from saggar.isolation.changes import (
     Node,
     allowed_mode,
 )
+from saggar.isolation.shown import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -380,18 +381,9 @@ def open_layer(run: RunDir) -> Layer:
         host = os.open(path, _DIRECTORY)
     except OSError as e:
         os.close(upper)
-        raise UsageError(
-            f"the workspace `{shown_path(path)}` of run `{run.id}` cannot be opened: {e.strerror}"
-        ) from None
+        raise UsageError(f"the workspace `{shown(path)}` of run `{run.id}` cannot be opened: {e.strerror}") from None
     status = os.fstat(host)
     if [status.st_dev, status.st_ino] != meta.get("workspace_id"):
         _close(upper, host)
-        raise UsageError(f"the workspace `{shown_path(path)}` is not the directory that run `{run.id}` began with")
+        raise UsageError(f"the workspace `{shown(path)}` is not the directory that run `{run.id}` began with")
     return Layer(upper, host, base=int(meta.get("base", 0)))
-
-
-def shown_path(path: str) -> str:
-    """A host path for a message."""
-    from saggar.isolation.changes import shown
-
-    return shown(path)

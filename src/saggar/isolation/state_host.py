@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 KEEP_S = 7 * 86400
+#: a run costs a sweep about 40 us, and starts can be frequent
+SWEEP_EVERY_S = 60
+SWEEP_RUNS = 256
 #: a directory that lost its maker before it got its name is left alone for this long
 _UNFINISHED_S = 60
 _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
@@ -209,16 +212,20 @@ class State:
         remove_tree(gone, self._runs_fd)
         return True
 
-    def sweep(self, *, now: float | None = None) -> tuple[list[str], list[str]]:
+    def sweep(self, *, now: float | None = None, limit: int = 1 << 30) -> tuple[list[str], list[str]]:
         """Mark runs whose holder died, discard the expired, clear what was left half made or half removed.
 
-        Gives (ids alive, ids newly marked dead): what the cgroups of all others left is the limits' side to remove.
-        Errors of one run do not stop the sweep of the others.
+        Gives (ids that may be alive, ids newly marked dead): what the cgroups of all others left is the limits' side to
+        remove. limit: how many runs to look at, from a random one on; the others count as alive. Errors of one run do
+        not stop the sweep of the others.
         """
         moment = time() if now is None else now
-        alive: list[str] = []
+        names = os.listdir(self._runs_fd)
+        first = int.from_bytes(os.urandom(4), "little") % len(names) if len(names) > limit else 0
+        names = names[first:] + names[:first]
+        alive: list[str] = [n for n in names[limit:] if valid_id(n)]
         died: list[str] = []
-        for name in os.listdir(self._runs_fd):
+        for name in names[:limit]:
             try:
                 if name.startswith((_NEW, _GONE)):
                     self._sweep_unnamed(name, moment)
@@ -227,6 +234,19 @@ class State:
             except OSError:
                 continue
         return alive, died
+
+    def sweep_due(self, *, now: float | None = None) -> bool:
+        """Whether a start should sweep: not when another did within SWEEP_EVERY_S. Notes that this one does."""
+        moment = time() if now is None else now
+        try:
+            if moment - os.stat("swept", dir_fd=self.fd, follow_symlinks=False).st_mtime < SWEEP_EVERY_S:
+                return False
+        except FileNotFoundError:
+            pass
+        fd = os.open("swept", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
+        os.utime(fd, (moment, moment))
+        os.close(fd)
+        return True
 
     def _sweep_run(self, name: str, now: float, alive: list[str], died: list[str]) -> None:
         run = self._open(name)

@@ -15,6 +15,7 @@ import os
 
 from saggar.core.decision import Frozen
 from saggar.core.errors import Unenforceable, UsageError
+from saggar.isolation.shown import shown
 from saggar.isolation.workspace_scan_host import Caveat, Scan
 
 TYPE_CHECKING = False
@@ -82,6 +83,12 @@ class Workspace:
     def fds(self) -> list[int]:
         return [fd for fd in (self.fd, self.layer_fd) if fd >= 0]
 
+    def notices(self) -> list[str]:
+        """What to tell the user before the start: where a symbolic link led, and what was found in this workspace. What
+        holds of every copy-on-write workspace is in `caveats` alone."""
+        led = [f"the workspace `{shown(self.resolved_from)}` is `{shown(self.path)}`"] if self.resolved_from else []
+        return led + [f"in the workspace, {c}" for c in self.caveats if c.count]
+
     def finish(self) -> None:
         """The command ended: let the scan end (it is at most a fraction of a second behind) and close what is ours."""
         if self._scan is not None:
@@ -100,16 +107,25 @@ class Workspace:
 
 
 def prepare(
-    policy: Policy, run: RunDir, state: State, *, caller: CallerIds, env: Mapping[str, str], cwd: str
+    policy: Policy,
+    run: RunDir,
+    state: State,
+    *,
+    caller: CallerIds,
+    env: Mapping[str, str],
+    cwd: str,
+    about: dict[str, Any] | None = None,
 ) -> Workspace:
     """Open and check the workspace, and make the run's layer directories.
 
-    env: only HOME is read. cwd: absolute, used where the policy names no directory. Raises UsageError (missing,
+    env: only HOME is read. cwd: absolute, used where the policy names no directory. about: what else the run's record
+    shall say (argv and the like), written in the same step. Raises UsageError (missing,
     unreadable, too broad, entangled with the state directory) and Unenforceable (a root caller that may not map owners).
     """
     mode = policy.workspace.mode
     if mode == "none":
         ids = (0, 0) if caller.privileged else (caller.uid, caller.gid)
+        run.update(**(about or {}), mode=mode)
         return Workspace(mode=mode, path="", fd=-1, ids=ids)
     asked = os.path.normpath(os.path.join(cwd, policy.workspace.path))
     path = os.path.realpath(asked)
@@ -136,7 +152,7 @@ def prepare(
     except BaseException:
         os.close(fd)
         raise
-    _record(workspace, run, policy)
+    _record(workspace, run, policy, about or {})
     return workspace
 
 
@@ -290,8 +306,9 @@ def _start_scan(workspace: Workspace, run: RunDir, caller: CallerIds) -> None:
     workspace._scan = scan
 
 
-def _record(workspace: Workspace, run: RunDir, policy: Policy) -> None:
+def _record(workspace: Workspace, run: RunDir, policy: Policy, about: dict[str, Any]) -> None:
     run.update(
+        **about,
         workspace=workspace.path,
         mode=workspace.mode,
         layer=workspace.layer,

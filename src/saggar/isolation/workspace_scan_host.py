@@ -16,6 +16,7 @@ from stat import S_ISGID
 from time import monotonic
 
 from saggar.core.decision import Frozen
+from saggar.isolation.shown import shown
 from saggar.isolation.state_host import write_file
 
 TYPE_CHECKING = False
@@ -44,6 +45,12 @@ class Caveat(Frozen):
 
     def __init__(self, code: str, text: str, *, count: int = 0, paths: tuple[str, ...] = ()) -> None:
         self._set(code=code, text=text, count=count, paths=paths)
+
+    def __str__(self) -> str:
+        if not self.count:
+            return self.text
+        more = f" and {self.count - len(self.paths)} more" if self.count > len(self.paths) else ""
+        return f"{self.text}: {', '.join(f'`{shown(p)}`' for p in self.paths)}{more}"
 
 
 class Scan:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from stat import S_ISDIR
-from time import monotonic
+from time import monotonic, time
 
 from saggar.audit.sink_host import AuditLog
 from saggar.core.errors import Unenforceable, UsageError
@@ -17,7 +17,7 @@ from saggar.egress.listeners import plan
 from saggar.isolation import bwrap_host, rootfs, rootfs_host
 from saggar.isolation.bwrap_argv import HOME, STAGE, Bind, options
 from saggar.isolation.bwrap_argv import Cell as CellView
-from saggar.isolation.state_host import State, open_state
+from saggar.isolation.state_host import SWEEP_RUNS, State, open_state
 from saggar.isolation.workspace_host import HOST_IDS, HOST_IDS_COUNT, CallerIds, Workspace, prepare
 from saggar.runtime.result import CAUSES, Result
 
@@ -71,6 +71,18 @@ class Session:
         self.caller = caller()
         self.bwrap = bwrap_host.find()
         self.system = rootfs_host.System()
+
+    def sweep(self) -> None:
+        """Clear what dead and expired runs left, if nobody did lately. For after a start, while the cell is being built."""
+        try:
+            if not self.state.sweep_due():
+                return
+            alive, _ = self.state.sweep(limit=SWEEP_RUNS)
+            from saggar.isolation.limits_host import sweep
+
+            sweep(set(alive))
+        except OSError:
+            return  # the next start tries again; nothing of this run depends on it
 
 
 def caller() -> CallerIds:
@@ -159,7 +171,13 @@ class Prepared:
         try:
             self.audit = AuditLog(f"{self.run.path}/audit.jsonl", self.run.id)
             self.workspace: Workspace = prepare(
-                policy, self.run, session.state, caller=session.caller, env=session.env, cwd=opts.cwd
+                policy,
+                self.run,
+                session.state,
+                caller=session.caller,
+                env=session.env,
+                cwd=opts.cwd,
+                about={"argv": self.argv, "started": round(time(), 3)},
             )
             self.cwd = self._inner_cwd()
             self.environment = self._environment()
@@ -366,6 +384,8 @@ class Prepared:
     def finish(self, cell: Cell) -> Result:
         """Make the result, record the end, and let the run go."""
         cause, code, signal, message, detail = verdict(self, cell)
+        if cell.upper >= 0:
+            message = self._save_layer(os.dup(cell.upper)) or message
         end: dict[str, Any] = {"cause": cause, "exit_code": code, "signal": signal, "refused": cell.refused, **detail}
         try:
             _, head = self.audit.append("run.end", layer="L1", reason=cause, detail=end)
@@ -397,6 +417,16 @@ class Prepared:
         )
         self._release(cause)
         return result
+
+    def _save_layer(self, upper_fd: int) -> str:
+        """Take a memory layer out of the ended cell; what to say where that failed."""
+        from saggar.isolation.layer_save_host import save_memory_layer
+
+        try:
+            save_memory_layer(self.run, upper_fd)
+        except OSError as error:
+            return f"the run's changes are lost: they could not be kept in the state directory: {error.strerror}"
+        return ""
 
     def _release(self, cause: str) -> None:
         try:

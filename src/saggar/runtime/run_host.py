@@ -12,7 +12,7 @@ from saggar.runtime.terminal_host import Terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from saggar.isolation import wire_host as wire
     from saggar.policy.model import Policy
@@ -26,9 +26,16 @@ def early_launcher() -> wire.Socket:
 
 
 def run_foreground(
-    control: wire.Socket, policy: Policy, argv: Sequence[str], *, env: Mapping[str, str], cwd: str
+    control: wire.Socket,
+    policy: Policy,
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str,
+    notice: Callable[[str], None] | None = None,
 ) -> tuple[Result, Prepared]:
-    """Run `argv` on this process's own streams and terminal. Raises SaggarError before anything was started."""
+    """Run `argv` on this process's own streams and terminal. notice: takes what will not work in this workspace as it does
+    outside, a line each, before the start. Raises SaggarError before anything was started."""
     supervisor = Supervisor(control)
     terminal = Terminal()
     try:
@@ -44,6 +51,9 @@ def run_foreground(
             term=env.get("TERM", "") if terminal.fd >= 0 else "",
         )
         prepared = Prepared(session, policy, argv, opts)
+        if notice is not None:
+            for text in prepared.workspace.notices():
+                notice(text)
         owner = prepared.cell_uid
         inner, relays = _streams(owner)
         cell = supervisor.start(prepared, inner)

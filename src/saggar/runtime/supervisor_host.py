@@ -171,6 +171,7 @@ class Supervisor:
             wire.send(self._control, request, fds)
         except OSError:
             self._launcher_died()
+        prepared.session.sweep()
         return cell
 
     def kill(self, cell: Cell, cause: str, **detail: Any) -> None:
