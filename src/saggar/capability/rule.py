@@ -9,16 +9,18 @@ I3  A rule that raises is a denial with the reason `rule_error` (the engine sees
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from saggar.audit import canonical
 from saggar.capability.constraint import All, Constraint, EachItem, MaxLength
 from saggar.capability.grammar import parse_term
 from saggar.capability.grant import typed
-from saggar.core.decision import ALLOW
+from saggar.core.decision import ALLOW, ASK, DENY
 from saggar.core.errors import ParseError, UsageError
-from saggar.core.tool import ROLES, ArgumentDeclaration, LabelLike, Role, ToolDeclaration, TypeSpec
+from saggar.core.tool import ROLES, ArgumentDeclaration, LabelLike, Role, ToolDeclaration
+from saggar.policy.tools import ToolRule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -163,69 +165,30 @@ def role_of(text: str, rule: Rule) -> Role:
     raise UsageError(f"rule `{rule.id}`: `{text}` is no role", hint=", ".join(ROLES))
 
 
-def from_table(table: Mapping[str, Any], index: int, file: str = "") -> Rule:
-    """A rule from one `[[tools.rule]]` table of the policy file. Strict: an unknown key is an error."""
-    known = {
-        "id",
-        "effect",
-        "reason",
-        "tool",
-        "capability",
-        "when",
-        "roles",
-        "unless",
-        "accepts",
-        "human_only",
-        "example",
-    }
-    ident = str(table.get("id") or f"tools.rule[{index}]")
-    unknown = sorted(set(table) - known)
-    if unknown:
-        raise UsageError(f"rule `{ident}` has the unknown key `{unknown[0]}`", file=file, hint=", ".join(sorted(known)))
-    effect = table.get("effect")
-    if effect not in ("allow", "ask", "deny"):
-        raise UsageError(f"rule `{ident}`: `effect` is allow, ask or deny, not `{effect}`", file=file)
+def from_policy(rule: ToolRule) -> Rule:
+    """The rule of one `[[tools.rule]]` table. Raises `UsageError`."""
     return Rule(
-        id=ident,
-        effect=effect,
-        reason=_text(table, "reason", ident, file),
-        tool=_text(table, "tool", ident, file),
-        capability=_text(table, "capability", ident, file),
-        when=_terms(table, "when", ident, file),
-        roles=_terms(table, "roles", ident, file),
-        unless=_terms(table, "unless", ident, file),
-        accepts=tuple(_texts(table, "accepts", ident, file)),
-        human_only=table.get("human_only", False) is True,
-        examples=tuple(_example(e, ident, file) for e in table.get("example", ())),
+        id=rule.id,
+        effect=_effect(rule.effect, rule.id),
+        reason=rule.reason,
+        tool=rule.tool,
+        capability=rule.capability,
+        when=dict(rule.when),
+        roles=dict(rule.roles),
+        unless=dict(rule.unless),
+        accepts=rule.accepts,
+        human_only=rule.human_only,
+        examples=tuple(Example(_object(e.args), e.fits) for e in rule.example),
     )
 
 
-def _text(table: Mapping[str, Any], key: str, ident: str, file: str) -> str:
-    value = table.get(key, "")
-    if type(value) is not str:
-        raise UsageError(f"rule `{ident}`: `{key}` is a text", file=file)
-    return value
+def _effect(word: str, ident: str) -> EffectName:
+    for known in (ALLOW, ASK, DENY):
+        if word == known:
+            return known
+    raise UsageError(f"rule `{ident}`: `{word}` is neither allow, ask nor deny")
 
 
-def _texts(table: Mapping[str, Any], key: str, ident: str, file: str) -> Sequence[str]:
-    value = table.get(key, [])
-    if type(value) is not list or any(type(v) is not str for v in value):
-        raise UsageError(f"rule `{ident}`: `{key}` is a list of texts", file=file)
-    return value
-
-
-def _terms(table: Mapping[str, Any], key: str, ident: str, file: str) -> dict[str, str]:
-    value = table.get(key, {})
-    if type(value) is not dict or any(type(v) is not str for v in value.values()):
-        raise UsageError(f"rule `{ident}`: `{key}` is a table of texts", file=file, hint='when = { to = "*@acme.com" }')
-    return dict(value)
-
-
-def _example(table: Any, ident: str, file: str) -> Example:
-    if type(table) is not dict or set(table) != {"args", "fits"} or type(table["fits"]) is not bool:
-        raise UsageError(f"rule `{ident}`: an example has `args` and `fits`", file=file)
-    return Example(dict(table["args"]), table["fits"])
-
-
-def element_type(argument: ArgumentDeclaration) -> TypeSpec:
-    return argument.type.items or argument.type
+def _object(text: str) -> dict[str, Any]:
+    value = canonical.decode(text.encode())
+    return value if type(value) is dict else {}

@@ -10,10 +10,12 @@ Plain slotted classes: this module is on the `saggar run` path (see `core.decisi
 from __future__ import annotations
 
 from saggar.core.decision import Frozen
+from saggar.policy.section import Section
+from saggar.policy.tools import ToolsPolicy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Self
+    from typing import Any
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -37,16 +39,6 @@ class Origin(Frozen):
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" if self.kind == "file" else self.kind
-
-
-class Section(Frozen):
-    """A value class built from keywords that are its slots."""
-
-    __slots__ = ()
-
-    def replace(self, **changes: Any) -> Self:
-        slots: tuple[str, ...] = self.__slots__
-        return type(self)(**{s: changes.get(s, getattr(self, s)) for s in slots})
 
 
 class IsolationPolicy(Section):
@@ -183,12 +175,13 @@ class EnvironmentPolicy(Section):
 class Policy(Section):
     """All that one task may do. `origins` maps a dotted key (`limits.memory`) to where its value came from."""
 
-    __slots__ = ("egress", "environment", "file", "isolation", "limits", "origins", "workspace")
+    __slots__ = ("egress", "environment", "file", "isolation", "limits", "origins", "tools", "workspace")
     isolation: IsolationPolicy
     limits: LimitsPolicy
     workspace: WorkspacePolicy
     egress: EgressPolicy
     environment: EnvironmentPolicy
+    tools: ToolsPolicy
     file: str
     origins: dict[str, Origin]
 
@@ -200,6 +193,7 @@ class Policy(Section):
         workspace: WorkspacePolicy | None = None,
         egress: EgressPolicy | None = None,
         environment: EnvironmentPolicy | None = None,
+        tools: ToolsPolicy | None = None,
         file: str = "",
         origins: dict[str, Origin] | None = None,
     ) -> None:
@@ -209,9 +203,10 @@ class Policy(Section):
             workspace=workspace or WorkspacePolicy(),
             egress=egress or EgressPolicy(),
             environment=environment or EnvironmentPolicy(),
+            tools=tools or ToolsPolicy(),
             file=file,
             origins=dict(origins or {}),
         )
 
     def __hash__(self) -> int:
-        return hash((self.isolation, self.limits, self.workspace, self.egress, self.environment, self.file))
+        return hash((self.isolation, self.limits, self.workspace, self.egress, self.environment, self.tools, self.file))

@@ -108,4 +108,7 @@ def literal(value: Any) -> str:
         return repr(value)
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(literal(v) for v in value) + "]"
+    if isinstance(value, dict):
+        inner = ", ".join(f"{key_text(name)} = {literal(member)}" for name, member in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
     return quoted(str(value))

@@ -21,6 +21,8 @@ from saggar.policy.model import (
     WorkspacePolicy,
 )
 from saggar.policy.rules import check_rules
+from saggar.policy.tool_rules import check_tool_rules, keep_all
+from saggar.policy.tools import ToolExample, ToolRule, ToolsPolicy
 from saggar.policy.values import WrongValue, kind_of
 
 TYPE_CHECKING = False
@@ -133,6 +135,32 @@ class Variables(Kind):
             else:
                 report.came_from_file((*path, name))
         return tuple(sorted(pairs))
+
+    def show(self, value: Any) -> Any:
+        return dict(value)
+
+
+class Terms(Kind):
+    """A table of texts, as sorted pairs."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(dict, {"type": "object", "additionalProperties": {"type": "string"}})
+
+    def walk(self, value: Any, path: Path, report: Report) -> Any:
+        if type(value) is not dict:
+            report.wrong(path, f"expected a table, not {kind_of(value)}", 'write `{ to = "*@example.com" }`')
+            return WRONG
+        report.came_from_file(path)
+        wrong = False
+        for name, member in value.items():
+            try:
+                values.text(member)
+            except WrongValue as e:
+                report.wrong((*path, name), e.message, e.hint)
+                wrong = True
+        return WRONG if wrong else tuple(sorted(value.items()))
 
     def show(self, value: Any) -> Any:
         return dict(value)
@@ -311,6 +339,35 @@ EGRESS_RULE = Table(
     Key("id", IDENTIFIER, "the rule's name in decisions, `egress.allow[N]` if left out"),
 )
 
+TEXT = _text(values.text)
+ARGUMENTS = Kind(values.arguments, {"type": "object"}, values.show_arguments)
+
+TOOL_RULE = Table(
+    ToolRule,
+    Key("id", IDENTIFIER, "the rule's name in decisions", required=True),
+    Key("effect", choice("allow", "ask", "deny"), "deny beats ask beats allow", required=True),
+    Key("reason", TEXT, "one line for people, shown where the rule asks"),
+    Key("tool", TEXT, "the tool's name, or `*`"),
+    Key("capability", TEXT, "`operation:resource`, in place of `tool`"),
+    Key("when", Terms(), "argument to term; the rule fits when all hold"),
+    Key("roles", Terms(), "role to term, over every argument of that role"),
+    Key("unless", Terms(), "argument to term; an ask or a deny does not fit when all hold"),
+    Key("accepts", Array(TEXT), "built-in rules that an allow answers for"),
+    Key("human_only", BOOLEAN, "only a person may approve what this rule asks"),
+    Key(
+        "example",
+        Tables(
+            Table(
+                ToolExample,
+                Key("args", ARGUMENTS, "the arguments of a call", required=True),
+                Key("fits", BOOLEAN, "whether the rule fits it", required=True),
+            ),
+            keep_all,
+        ),
+        "calls that show what the rule means; one that comes out otherwise stops the load",
+    ),
+)
+
 ROOT = Table(
     Policy,
     Key(
@@ -360,6 +417,16 @@ ROOT = Table(
             Key("pass", Array(VARIABLE), "variables that it gets from the caller's environment", attribute="pass_"),
         ),
         "the environment, empty otherwise",
+    ),
+    Key(
+        "tools",
+        Table(
+            ToolsPolicy,
+            Key("modules", Array(TEXT), "Python modules whose tools the command line loads"),
+            Key("capabilities", Array(TEXT), "`operation:resource[selector]`: all that the task may do with its tools"),
+            Key("rule", Tables(TOOL_RULE, check_tool_rules), "rules over calls of tools"),
+        ),
+        "what the agent's tools may do",
     ),
 )
 

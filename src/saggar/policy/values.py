@@ -267,3 +267,22 @@ def show(value: Any) -> str:
     given = str(value) if type(value) is not int or abs(value) < 10**40 else "a very large number"
     given = given if len(given) <= 80 else given[:79] + "…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in given)
+
+
+def arguments(value: Any) -> str:
+    """A table of a tool's arguments, as JSON text with sorted keys."""
+    if type(value) is not dict:
+        raise WrongValue(f"expected a table, not {kind_of(value)}", 'write `{ to = "bob@example.com" }`')
+    import json
+
+    try:
+        return json.dumps(value, sort_keys=True, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError):
+        raise WrongValue("a value that JSON does not have", "dates are written as texts") from None
+
+
+def show_arguments(value: str) -> dict[str, Any]:
+    import json
+
+    shown: dict[str, Any] = json.loads(value)
+    return shown

@@ -71,6 +71,12 @@ pass = []  # default
 
 [environment.set]
 "\\u001b[31m" = "\\u001b]0;x\\u0007"  # saggar.toml:8
+
+[tools]
+modules = []       # default
+capabilities = []  # default
+
+# no [[tools.rule]]
 """)
 
 
