@@ -134,5 +134,6 @@ def options(cell: Cell) -> list[Option]:
         out += ["--bind", f"{STAGE}/{name}", place]
     for bind in cell.binds:
         out += ["--bind" if bind.writable else "--ro-bind", bind.source, bind.target]
-    out += ["--remount-ro", "/", "--chdir", cell.cwd]
+    # bwrap mounts /dev as a writable tmpfs of no size: half of the host memory for a disk filler
+    out += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cell.cwd]
     return out

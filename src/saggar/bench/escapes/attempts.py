@@ -65,6 +65,11 @@ def standin_file(s: StandIns, _w: str) -> dict[str, Any]:
     return {"path": s.write("standin/target", "before"), "value": "saggar", "token": s.token}
 
 
+def reversed_token(s: StandIns, _w: str) -> dict[str, Any]:
+    """Parameters travel in argv, which the program could find instead: so the token goes in reversed."""
+    return {"reversed": s.token[::-1]}
+
+
 def canary(s: StandIns) -> str:
     return s.path("home/.ssh/id_canary")
 
@@ -132,7 +137,7 @@ KERNEL_WRITES = [
     kernel_write("binfmt_register", "/proc/sys/fs/binfmt_misc/register", open_only=True),
     kernel_write("drop_caches", "/proc/sys/vm/drop_caches", "0"),
     kernel_write("kernel_hotplug", "/proc/sys/kernel/hotplug", open_only=True),
-    kernel_write("ns_last_pid", "/proc/sys/kernel/ns_last_pid", open_only=True),
+    kernel_write("ns_last_pid", "/proc/sys/kernel/ns_last_pid", "300"),
     kernel_write("panic_on_oops", "/proc/sys/kernel/panic_on_oops", open_only=True),
     kernel_write("suid_dumpable", "/proc/sys/fs/suid_dumpable", open_only=True),
     kernel_write("proc_irq_affinity", "/proc/irq/default_smp_affinity", open_only=True),
@@ -166,11 +171,11 @@ READS = [
         lambda s, _w: {"pid": 1, "token": os.environ.get("SAGGAR_ESCAPE_SECRET", s.token)},
         lambda s, _w: {"pid": "self", "token": os.environ.get("SAGGAR_ESCAPE_SECRET", s.token)},
     ),
-    Attempt("proc_1_mem", "proc-root", fixed(pid=1), fixed(pid="self")),
+    Attempt("foreign_memory", "ptrace", reversed_token),
     Attempt("proc_exe_overwrite", "proc-root", fixed(pid=1), lambda s, _w: {"pid": f"../{s.path('standin')}"}),
     Attempt("own_inherited_fds", "inherited-descriptors", lambda s, _w: {"token": s.token}),
     Attempt("proc_all_fds", "inherited-descriptors", lambda s, _w: {"token": s.token}),
-    Attempt("host_processes_visible", "processes", lambda s, _w: {"token": s.token}),
+    Attempt("host_processes_visible", "processes", reversed_token),
     host_read("fill_descriptors_then_read", canary),
 ]
 
@@ -256,7 +261,7 @@ KERNEL = [
 
 MEMORY_SIGNALS_TERMINALS = [
     Attempt("sysv_shm", "shared-memory", lambda s, _w: {"key": s.shm_key, "token": s.token}),
-    Attempt("signal_host_pid", "signals", lambda s, _w: {"pid": s.pid, "must_be": s.token}),
+    Attempt("signal_host_pid", "signals", lambda s, _w: {"pid": s.pid, "must_be": s.token[::-1]}),
     Attempt("signal_everyone", "signals", nothing, control="signal", oracle="process_untouched"),
     Attempt("tiocsti", "terminal", nothing, control="sysctl:dev.tty.legacy_tiocsti"),
     Attempt("tiocsti_high_bits", "terminal", nothing, control="sysctl:dev.tty.legacy_tiocsti"),

@@ -75,6 +75,7 @@ class Bench:
         wanted = set(names)
         rows = []
         with StandIns() as standins:
+            os.environ["SAGGAR_STATE_DIR"] = standins.path("state")
             os.environ["SAGGAR_ESCAPE_SECRET"] = standins.token  # what a careless runtime would pass in
             _session_key(standins.token)
             for attempt in ATTEMPTS:
@@ -152,7 +153,12 @@ class Bench:
         if attempt.name == "setuid_program" and os.geteuid() == 0:
             _setuid_copy(workspace)
         params = attempt.inside(standins, workspace)
-        result = run_in_cell(self._argv(attempt.action, params), workspace, attempt.mode)
+        if attempt.mode == "none":
+            workspace = standins.path("empty")
+            os.makedirs(workspace, exist_ok=True)
+        result = run_in_cell(
+            self._argv(attempt.action, params), workspace, attempt.mode, keep=(standins.inherited_fd,)
+        )
         row.run_id = result.run_id
         answer = _answer(result.stdout)
         row.evidence = answer["evidence"]
@@ -161,7 +167,7 @@ class Bench:
             from saggar.bench.escapes.cell_host import apply_run
 
             _swap(attempt, standins, workspace)
-            row.evidence = apply_run(result.run_id, attempt.apply)
+            row.evidence = apply_run(result.run_id, workspace, attempt.apply)
         if attempt.oracle:
             evidence = evidence or ORACLES[attempt.oracle](standins, workspace)
         row.audit_seq = judge_audit(result.run_id, attempt.name, breach=bool(evidence))

@@ -163,12 +163,22 @@ def proc_1_environ(p: dict[str, Any]) -> str:
 
 
 @attempt
-def proc_1_mem(p: dict[str, Any]) -> str:
-    for line in open(f"/proc/{p['pid']}/maps"):
-        if "[heap]" in line or "[stack]" in line:
-            start = int(line.split("-")[0], 16)
-            fd = os.open(f"/proc/{p['pid']}/mem", os.O_RDWR)
-            return "foreign memory read" if os.pread(fd, 16, start) else ""
+def foreign_memory(p: dict[str, Any]) -> str:
+    """Memory of every other process that can be seen, searched for a token that this one does not hold whole."""
+    token = p["reversed"][::-1].encode()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if int(pid) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb") as memory:
+                for line in maps:
+                    if "[stack]" in line or "[heap]" in line:
+                        start, end = (int(x, 16) for x in line.split()[0].split("-"))
+                        memory.seek(start)
+                        if token in memory.read(min(end - start, 1 << 23)):
+                            return f"found in the memory of pid {pid}"
+        except OSError:
+            continue
     return ""
 
 
@@ -215,7 +225,7 @@ def own_inherited_fds(p: dict[str, Any]) -> str:
 def host_processes_visible(p: dict[str, Any]) -> str:
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if p["token"].encode() in open(f"/proc/{pid}/cmdline", "rb").read():
+            if p["reversed"][::-1].encode() in open(f"/proc/{pid}/cmdline", "rb").read():
                 return f"pid {pid}"
         except OSError:
             continue

@@ -134,7 +134,7 @@ def signal_host_pid(p: dict[str, Any]) -> str:
     os.kill(p["pid"], 0)
     if p.get("must_be"):
         name = open(f"/proc/{p['pid']}/cmdline", "rb").read()
-        return "a process of the host" if p["must_be"].encode() in name else ""
+        return "a process of the host" if p["must_be"][::-1].encode() in name else ""
     return "a process of the host"
 
 

@@ -81,7 +81,7 @@ def applied_outside(s: StandIns, workspace: str) -> str:
                     return "`.git` became a link"
                 if stat.S_ISREG(status.st_mode) and status.st_size < 1 << 16:
                     with open(path, "rb") as f:
-                        if s.token.encode() in f.read() and os.path.basename(path) != "file":
+                        if s.token.encode() in f.read() and os.path.basename(path) not in ("file", "exe"):
                             return f"written: {os.path.relpath(path, s.root)}"
     return ""
 
