@@ -74,6 +74,8 @@ def test_a_cell_in_full():
             "/tmp/ws/workspace",
             "/home/u/project",
             "--remount-ro",
+            "/dev",
+            "--remount-ro",
             "/",
             "--chdir",
             "/home/u/project/src",
@@ -87,7 +89,7 @@ def test_descriptors_are_indexes_never_numbers():
 
 def test_the_root_is_read_only_after_everything_was_put_there():
     out = options(CELL)
-    assert out[-4:] == ["--remount-ro", "/", "--chdir", "/home/u/project/src"]
+    assert out[-6:] == ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/home/u/project/src"]
 
 
 def test_later_binds_win():

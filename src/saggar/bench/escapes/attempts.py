@@ -90,8 +90,8 @@ def host_read(name: str, where: Callable[[StandIns], str], kind: str = "host-fil
     return Attempt(name, kind, token_at(where))
 
 
-def _mount_params(s: StandIns, _w: str) -> dict[str, Any]:
-    return {"dir": "/tmp", "source": "/usr", "readonly": "/usr", "mounted": "/proc", "pivot": "/tmp"}  # noqa: S108
+def _mount_params(_s: StandIns, _w: str) -> dict[str, Any]:
+    return {"dir": "/tmp", "source": "/usr", "readonly": "/usr", "mounted": "/proc", "pivot": "/tmp"}
 
 
 def _mount_control(s: StandIns, _w: str) -> dict[str, Any]:
@@ -183,7 +183,7 @@ DEVICES = [
     Attempt(
         "mknod_block",
         "device-nodes",
-        fixed(dir="/tmp", block=True, major=254, minor=0),  # noqa: S108
+        fixed(dir="/tmp", block=True, major=254, minor=0),
         lambda s, _w: {"dir": s.path("standin"), "block": False, "major": 1, "minor": 3},
         control="root",
     ),
@@ -236,7 +236,9 @@ PRIVILEGE = [
     Attempt("unshare_user_net", "namespaces", nothing),
     Attempt("unshare_user_pid", "namespaces", nothing),
     Attempt("clone3_new_user", "namespaces", nothing),
-    Attempt("setns_foreign", "namespaces", fixed(path="/proc/1/ns/net"), fixed(path="/proc/self/ns/net"), control="userns"),
+    Attempt(
+        "setns_foreign", "namespaces", fixed(path="/proc/1/ns/net"), fixed(path="/proc/self/ns/net"), control="userns"
+    ),
     Attempt("ptrace_attach", "ptrace", nothing),
     Attempt("process_vm_readv", "ptrace", nothing),
     Attempt("pidfd_getfd", "ptrace", nothing),
@@ -266,7 +268,9 @@ MEMORY_SIGNALS_TERMINALS = [
     Attempt("tiocsti", "terminal", nothing, control="sysctl:dev.tty.legacy_tiocsti"),
     Attempt("tiocsti_high_bits", "terminal", nothing, control="sysctl:dev.tty.legacy_tiocsti"),
     Attempt("daemon_outlives", "processes", lambda s, _w: {"token": s.token + "-daemon"}, oracle="no_daemon"),
-    Attempt("core_dump_leaves", "core-dumps", fixed(dir="/tmp"), lambda s, _w: {"dir": s.path("standin")}, oracle="no_core"),  # noqa: S108
+    Attempt(
+        "core_dump_leaves", "core-dumps", fixed(dir="/tmp"), lambda s, _w: {"dir": s.path("standin")}, oracle="no_core"
+    ),
 ]
 
 WORKSPACE = [
@@ -301,7 +305,7 @@ WORKSPACE = [
     left_for_apply("apply_mcp_config", lambda s: {"files": {".mcp.json": s.token}}),
     left_for_apply("apply_after_host_swap", lambda s: {"files": {"dir/planted.txt": s.token}}),
     left_for_apply("apply_git_dir_replaced_by_link", lambda s: {"links": {".git": s.path("standin")}}),
-    left_for_apply("apply_fifo", lambda s: {"fifos": ["pipe"]}),
+    left_for_apply("apply_fifo", lambda _s: {"fifos": ["pipe"]}),
     left_for_apply("apply_setuid_bit", lambda s: {"files": {"tool": s.token}, "mode": 0o6755}),
 ]  # fmt: skip
 

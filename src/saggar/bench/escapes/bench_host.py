@@ -156,9 +156,7 @@ class Bench:
         if attempt.mode == "none":
             workspace = standins.path("empty")
             os.makedirs(workspace, exist_ok=True)
-        result = run_in_cell(
-            self._argv(attempt.action, params), workspace, attempt.mode, keep=(standins.inherited_fd,)
-        )
+        result = run_in_cell(self._argv(attempt.action, params), workspace, attempt.mode, keep=(standins.inherited_fd,))
         row.run_id = result.run_id
         answer = _answer(result.stdout)
         row.evidence = answer["evidence"]
@@ -206,7 +204,7 @@ def _setuid_copy(workspace: str) -> None:
 
     path = os.path.join(workspace, "id-setuid")
     shutil.copyfile("/usr/bin/id", path)
-    os.chmod(path, 0o4755)  # noqa: S103  # the very thing that is under test
+    os.chmod(path, 0o4755)  # the very thing that is under test
 
 
 def _session_key(token: str) -> None:

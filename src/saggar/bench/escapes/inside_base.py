@@ -84,4 +84,3 @@ def main() -> int:
         code = errno.errorcode.get(getattr(error, "errno", 0) or 0, type(error).__name__)
         print(json.dumps({"breach": False, "evidence": f"refused: {code}"}))
     return 0
-

@@ -258,13 +258,18 @@ def _device_open(name: str) -> None:
     def body(p: dict[str, Any]) -> str:
         fd = os.open(p["path"], os.O_RDWR)
         os.close(fd)
-        return p["path"]
+        return str(p["path"])
 
     body.__name__ = name
     attempt(body)
 
 
-for _name in ("open_dev_kvm", "open_dev_fuse", "open_dev_net_tun", "open_dev_kmsg", "open_dev_vsock", "open_dev_console"):
+for _name in (
+    "open_dev_kvm",
+    "open_dev_fuse",
+    "open_dev_net_tun",
+    "open_dev_kmsg",
+    "open_dev_vsock",
+    "open_dev_console",
+):
     _device_open(_name)
-
-

@@ -139,7 +139,7 @@ def signal_host_pid(p: dict[str, Any]) -> str:
 
 
 @attempt
-def signal_everyone(p: dict[str, Any]) -> str:
+def signal_everyone(_p: dict[str, Any]) -> str:
     """kill(-1): the oracle is outside (the stand-in process must still live)."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     os.kill(-1, signal.SIGUSR1)
@@ -322,5 +322,3 @@ def core_dump_leaves(p: dict[str, Any]) -> str:
         os.abort()
     os.wait()
     return ""
-
-

@@ -217,5 +217,3 @@ def pidfd_getfd(_p: dict[str, Any]) -> str:
 def kcmp_probe(_p: dict[str, Any]) -> str:
     call("kcmp", os.getpid(), os.getpid(), 0, 0, 0)
     return "kcmp answered"
-
-

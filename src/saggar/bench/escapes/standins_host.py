@@ -49,8 +49,16 @@ class StandIns:
 
     def __enter__(self) -> Self:
         self.root = tempfile.mkdtemp(prefix="saggar-escapes-")
-        os.chmod(self.root, 0o755)  # noqa: S103  # readable on purpose: only the cell stands between
-        for name in ("home/.ssh/id_canary", "tmp/other", "run/secret", "standin/file", "var/data", "etc/shadow", "standin/exe"):
+        os.chmod(self.root, 0o755)  # readable on purpose: only the cell stands between
+        for name in (
+            "home/.ssh/id_canary",
+            "tmp/other",
+            "run/secret",
+            "standin/file",
+            "var/data",
+            "etc/shadow",
+            "standin/exe",
+        ):
             self.write(name, self.token)
         os.makedirs(self.path("mountpoint"))
         self._files_of_the_host()
@@ -82,7 +90,7 @@ class StandIns:
         return base
 
     def _files_of_the_host(self) -> None:
-        self._shm_file = f"/dev/shm/saggar-escape-{token_hex(6)}"  # noqa: S108  # the place that is under test
+        self._shm_file = f"/dev/shm/saggar-escape-{token_hex(6)}"  # the place that is under test
         with open(self._shm_file, "w") as f:
             f.write(self.token)
 
@@ -105,7 +113,7 @@ class StandIns:
             elif family == socket.AF_INET6:
                 self.port6 = listener.getsockname()[1]
             elif isinstance(address, str) and not address.startswith("\0"):
-                os.chmod(address, 0o666)  # noqa: S103  # open to everyone: only the cell stands between
+                os.chmod(address, 0o666)  # open to everyone: only the cell stands between
             self._sockets.append(listener)
             self._start(self._greet, listener)
         udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -115,7 +123,7 @@ class StandIns:
         self._start(self._echo, udp)
         datagram = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         datagram.bind(self.path("run/log"))
-        os.chmod(self.path("run/log"), 0o666)  # noqa: S103
+        os.chmod(self.path("run/log"), 0o666)
         self._sockets.append(datagram)
 
     def _start(self, target: object, s: socket.socket) -> None:
@@ -150,7 +158,9 @@ class StandIns:
         ctypes.memmove(address, self.token.encode(), len(self.token))
         libc.shmdt(ctypes.c_void_p(address))
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.process is not None:
             self.process.kill()
             self.process.wait()

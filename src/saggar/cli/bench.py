@@ -1,0 +1,31 @@
+"""`saggar bench NAME`: attack and measure this installation. One table from name to module, each loaded when called."""
+
+from __future__ import annotations
+
+import sys
+
+from saggar.core.errors import UsageError
+
+#: name -> (module with `main(argv) -> int`, one line)
+BENCHES: dict[str, tuple[str, str]] = {
+    "escapes": (
+        "saggar.bench.escapes.cli",
+        "named escape attempts from inside a real cell, each with its positive control",
+    ),
+}
+
+
+def main(argv: list[str]) -> int:
+    names = argv[1:]
+    if not names or names[0] in ("-h", "--help"):
+        width = max(map(len, BENCHES))
+        lines = "\n".join(f"  {name:<{width}}  {about}" for name, (_, about) in BENCHES.items())
+        sys.stdout.write(f"usage: saggar bench NAME [--json] ...\n\n{lines}\n")
+        return 0
+    known = BENCHES.get(names[0])
+    if known is None:
+        raise UsageError(f"no bench is called `{names[0]}`", hint=f"one of {', '.join(BENCHES)}")
+    from importlib import import_module
+
+    status = import_module(known[0]).main(names)
+    return int(status)
