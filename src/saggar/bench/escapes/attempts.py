@@ -306,7 +306,7 @@ WORKSPACE = [
     left_for_apply("apply_after_host_swap", lambda s: {"files": {"dir/planted.txt": s.token}}),
     left_for_apply("apply_git_dir_replaced_by_link", lambda s: {"links": {".git": s.path("standin")}}),
     left_for_apply("apply_fifo", lambda _s: {"fifos": ["pipe"]}),
-    left_for_apply("apply_setuid_bit", lambda s: {"files": {"tool": s.token}, "mode": 0o6755}),
+    left_for_apply("apply_setuid_bit", lambda _s: {"files": {"tool": "harmless"}, "mode": 0o6755}),
 ]  # fmt: skip
 
 ATTEMPTS: tuple[Attempt, ...] = (
