@@ -130,14 +130,15 @@ def _offers(directory: str, controller: str) -> bool:
 
 
 class Group:
-    """One directory of one hierarchy, locked by this process."""
+    """One directory of one hierarchy, locked by this process. join_fd: where a single thread writes `0` to enter, or -1."""
 
-    __slots__ = ("_lock", "path", "version")
+    __slots__ = ("_lock", "join_fd", "path", "version")
 
     def __init__(self, version: int, path: str, lock: int) -> None:
         self.version = version
         self.path = path
         self._lock = lock
+        self.join_fd = os.open(f"{path}/tasks", os.O_WRONLY | os.O_CLOEXEC) if version == 1 else -1
 
     def set(self, name: str, value: int | str) -> None:
         write(f"{self.path}/{name}", str(value))
@@ -159,6 +160,8 @@ class Group:
         """Kills what is left, removes the directory, drops the lock. False when something would not die."""
         gone = remove(self.path, self.version, deadline_s=deadline_s)
         os.close(self._lock)
+        if self.join_fd >= 0:
+            os.close(self.join_fd)
         return gone
 
 

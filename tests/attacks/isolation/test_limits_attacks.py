@@ -104,6 +104,26 @@ def test_frugal_programs_live(bwrap: str, means: str, program: str) -> None:
     assert (ended.code, ended.out, ended.limit) == (0, "lived\n", ""), ended.breach
 
 
+REAL = {
+    "node": ["/usr/bin/node", "-e", "const a=[];for(let i=0;i<2e6;i++)a.push({i});console.log('lived')"],
+    "java": ["/usr/bin/java", "--version"],
+    "git": ["/usr/bin/git", "-C", "/tmp", "init", "-q"],
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_programs_live_under_the_default_limits(bwrap: str, means: str, name: str) -> None:
+    argv = REAL[name]
+    if not os.path.exists(argv[0]):
+        pytest.skip(f"{name} is not installed on this host")
+    limits = _open(LimitsPolicy())
+    try:
+        ended = harness.run(bwrap, limits, argv)
+    finally:
+        assert limits.close()
+    assert (ended.code, ended.limit) == (0, ""), (ended.out, ended.breach)
+
+
 BOMB = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
 THREADS = "import threading, time\nwhile True:\n    try: threading.Thread(target=time.sleep, args=(60,)).start()\n    except RuntimeError: pass\n"
 
