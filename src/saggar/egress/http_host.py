@@ -52,7 +52,7 @@ def _reader(body: Body) -> ChunkedReader | LengthReader | CloseReader:
 class HttpRelay:
     """Serves the requests of one client connection, until one side ends it."""
 
-    __slots__ = ("_client", "_connection", "_upstream", "_upstream_for", "_upstream_used")
+    __slots__ = ("_answered", "_client", "_connection", "_upstream", "_upstream_for", "_upstream_used")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -60,6 +60,8 @@ class HttpRelay:
         self._upstream: Wire | None = None
         self._upstream_for: AuthorizedRequest | None = None
         self._upstream_used = False
+        #: the client has seen the head of a final response to the current request
+        self._answered = False
 
     async def run(self) -> None:
         try:
@@ -206,18 +208,16 @@ class HttpRelay:
             if upstream is None:
                 raise _Cut
             used = self._upstream_used
-            pump = asyncio.ensure_future(self._send(upstream, head, request.body))
             try:
-                return await self._answer(upstream, request, pump)
+                if request.body.kind != "none":
+                    return await self._both_ways(upstream, head, request)
+                with suppress(OSError):  # the receiving side sees why
+                    await upstream.write(head)
+                return await self._answer(upstream, request, None)
             except _Stale:
                 # a kept connection that the upstream closed just now: once more on a new one, if nothing was lost
                 if not used or request.body.kind != "none":
                     return self._refuse(refuse("bad_response", authorized.destination, cause="no response"))
-            finally:
-                if not pump.done():
-                    pump.cancel()
-                with suppress(asyncio.CancelledError, OSError, ParseError, _Cut):
-                    await pump
             self._drop_upstream()
             try:
                 await self._connect(authorized)
@@ -225,24 +225,38 @@ class HttpRelay:
                 return self._refuse(refuse(e.reason, authorized.destination, rule=authorized.rule.id, **e.detail))
         raise _Cut
 
+    async def _both_ways(self, upstream: Wire, head: bytes, request: RequestHead) -> bool:
+        """Send the body while the response may already come: the upstream may refuse it early, or stream."""
+        pump = asyncio.ensure_future(self._send(upstream, head, request.body))
+        answer = asyncio.ensure_future(self._answer(upstream, request, pump))
+        try:
+            await asyncio.wait((pump, answer), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done() and isinstance(error := pump.exception(), (ParseError, _Cut)):
+                # the upstream must not take what it has for a whole request
+                answer.cancel()
+                await asyncio.wait((answer,))
+                reset(upstream.sock)
+                if isinstance(error, ParseError) and not self._answered:
+                    return self._refuse(refuse(error.reason, self._destination(), cause=str(error)))
+                raise _Cut
+            return await answer
+        finally:
+            for task in (pump, answer):
+                task.cancel()
+            await asyncio.wait((pump, answer))
+
     async def _send(self, upstream: Wire, head: bytes, body: Body) -> None:
         """The request to the upstream. Raises ParseError where the body breaks its framing."""
         await upstream.write(head)
         reader = _reader(body)
-        client = self._client
-        try:
-            while not reader.done:
-                data = await self._more()
-                for piece in reader.feed(data):
-                    await upstream.write(chunk(piece) if body.kind == "chunked" else piece)
-            if body.kind == "chunked":
-                await upstream.write(LAST_CHUNK)
-        except (ParseError, _Cut):
-            # the upstream must not take what it has for a whole request
-            reset(upstream.sock)
-            raise
+        while not reader.done:
+            data = await self._more()
+            for piece in reader.feed(data):
+                await upstream.write(chunk(piece) if body.kind == "chunked" else piece)
+        if body.kind == "chunked":
+            await upstream.write(LAST_CHUNK)
         if reader.rest:
-            client.unread(reader.rest)
+            self._client.unread(reader.rest)
 
     async def _more(self) -> bytes:
         data = await self._client.read()
@@ -250,9 +264,10 @@ class HttpRelay:
             raise _Cut
         return data
 
-    async def _answer(self, upstream: Wire, request: RequestHead, pump: asyncio.Future[None]) -> bool:
+    async def _answer(self, upstream: Wire, request: RequestHead, pump: asyncio.Future[None] | None) -> bool:
+        self._answered = False
         try:
-            response = await self._response_head(upstream, request, pump)
+            response = await self._response_head(upstream, request)
         except ParseError as e:
             reason = e.reason if e.reason in ("bad_response", "bad_framing") else "bad_response"
             return self._refuse(refuse(reason, self._destination(), cause=str(e)))
@@ -265,9 +280,7 @@ class HttpRelay:
     def _destination(self) -> Destination | None:
         return self._upstream_for.destination if self._upstream_for is not None else None
 
-    async def _response_head(
-        self, upstream: Wire, request: RequestHead, pump: asyncio.Future[None]
-    ) -> ResponseHead | None:
+    async def _response_head(self, upstream: Wire, request: RequestHead) -> ResponseHead | None:
         """The final response head; None where the connection was upgraded and handed over. Raises ParseError, OSError."""
         for _ in range(_MAX_INTERIM):
             seen = 0
@@ -279,7 +292,6 @@ class HttpRelay:
                     except OSError:
                         more = False
                     if not more:
-                        self._look_at(pump)
                         if upstream.buffer:
                             raise ParseError("the response head is cut", reason="bad_response")
                         raise _Stale
@@ -295,13 +307,6 @@ class HttpRelay:
                 await self._client.write(http_head.write_response(response, body=NO_BODY, keep_alive=True))
         raise ParseError("too many interim responses", reason="bad_response")
 
-    def _look_at(self, pump: asyncio.Future[None]) -> None:
-        """Raise what the sending side met: that is the cause of what the receiving side sees."""
-        if pump.done() and not pump.cancelled():
-            error = pump.exception()
-            if isinstance(error, (ParseError, _Cut)):
-                raise error
-
     async def _upgraded(self, upstream: Wire, request: RequestHead, response: ResponseHead) -> None:
         agreed = next((v for n, v in response.fields if n.lower() == b"upgrade"), b"")
         if request.upgrade != b"websocket" or agreed.lower() != b"websocket":
@@ -314,7 +319,7 @@ class HttpRelay:
         self._connection.splice(upstream.sock)
 
     async def _relay(
-        self, upstream: Wire, request: RequestHead, response: ResponseHead, pump: asyncio.Future[None]
+        self, upstream: Wire, request: RequestHead, response: ResponseHead, pump: asyncio.Future[None] | None
     ) -> bool:
         """The response to the client; whether the client's connection goes on."""
         reader = _reader(response.body)
@@ -323,7 +328,8 @@ class HttpRelay:
             body = Body("chunked")
         elif body.kind == "chunked" and request.version == 0:
             body = Body("close")
-        keep = request.keep_alive and body.kind != "close" and (pump.done() or request.body.kind == "none")
+        keep = request.keep_alive and body.kind != "close" and (pump is None or pump.done())
+        self._answered = True
         head_only = request.method == "HEAD" or response.status == 304
         await self._client.write(http_head.write_response(response, body=body, keep_alive=keep, head_only=head_only))
         try:
@@ -341,7 +347,7 @@ class HttpRelay:
         if body.kind == "chunked":
             await self._client.write(LAST_CHUNK)
         clean = response.keep_alive and not reader.rest and not upstream.buffer
-        if not keep or not pump.done() or pump.cancelled() or pump.exception() is not None:
+        if not keep or (pump is not None and (pump.cancelled() or pump.exception() is not None)):
             return False
         if not clean:
             self._drop_upstream()

@@ -7,6 +7,7 @@ User, network and mount namespaces with `lo` up, local default routes, the plann
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import select
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from saggar.egress.listeners import RESOLVER_ADDRESS, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from saggar.policy.model import EgressRule
 
@@ -60,11 +61,72 @@ for s in found: s.close()
 control.recv(1)
 """
 
+#: runs in namespaces of the broker's own: a DNS server that answers from a table and writes down what it was asked
+_OUTSIDE = r"""
+import ctypes, json, os, socket, struct, sys
+table, log, resolv, boot, fd = json.loads(sys.argv[1]), *sys.argv[2:]
+libc = ctypes.CDLL(None, use_errno=True)
+assert not libc.mount(b"none", b"/", None, 0x44000, None)
+assert not libc.mount(resolv.encode(), os.path.realpath("/etc/resolv.conf").encode(), None, 4096, None)
+with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as n:
+    n.send(struct.pack("=IHHIIBBHiII", 32, 16, 5, 1, 0, 0, 0, 0, socket.if_nametoindex("lo"), 1, 1)); n.recv(4096)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("127.0.0.1", 53))
+if os.fork():
+    s.close()
+    os.execv(sys.executable, [sys.executable, "-I", "-c", boot, fd])
+os.close(int(fd)); libc.prctl(1, 9, 0, 0, 0)
+out = open(log, "a", buffering=1)
+while True:
+    data, peer = s.recvfrom(4096)
+    at, labels = 12, []
+    while data[at]: labels.append(data[at + 1 : at + 1 + data[at]].decode()); at += 1 + data[at]
+    kind = int.from_bytes(data[at + 1 : at + 3], "big"); name = ".".join(labels); question = data[12 : at + 5]
+    out.write(f"{kind} {name}\n")
+    turns = table.get(name)
+    answers = b""; count = 0
+    if turns:
+        for a in turns[0] if len(turns) == 1 or kind != 1 else turns.pop(0):
+            if a.startswith("CNAME "):
+                packed = b"".join(bytes([len(p)]) + p.encode() for p in a[6:].split(".")) + b"\0"; type_ = 5
+            else:
+                packed = socket.inet_pton(socket.AF_INET6 if ":" in a else socket.AF_INET, a); type_ = 28 if ":" in a else 1
+            if type_ in (kind, 5):
+                answers += b"\xc0\x0c" + struct.pack("!HHIH", type_, 1, 0, len(packed)) + packed; count += 1
+    code = 0x8180 if turns else 0x8183
+    s.sendto(data[:2] + struct.pack("!HHHHH", code, 1, count, 0, 0) + question + answers, peer)
+"""
+
+_AGENT = r"""
+import json, socket, sys
+control = socket.socket(fileno=int(sys.argv[1]))
+while data := control.recv(4096):
+    address, port = json.loads(data)
+    s = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    s.settimeout(10)
+    try:
+        s.connect((address, port))
+    except OSError as e:
+        control.send(str(e.errno or 110).encode())
+    else:
+        s.setblocking(True)
+        socket.send_fds(control, [b"ok"], [s.fileno()])
+    s.close()
+"""
+
 
 class EgressCell:
     """A context manager: the namespaces, a broker process serving them, its audit log and its events."""
 
-    def __init__(self, rules: Sequence[EgressRule], *, python: str = sys.executable) -> None:
+    def __init__(
+        self,
+        rules: Sequence[EgressRule],
+        *,
+        answers: Mapping[str, Sequence[Sequence[str]]] | None = None,
+        python: str = sys.executable,
+    ) -> None:
+        """answers: name to the answers that the host's resolver gives, one after the other; the broker then runs in
+        namespaces of its own, where there is nothing but that resolver, and `queries` tells what it was asked."""
+        self._answers = answers
         self.rules = list(rules)
         self.events: list[dict[str, Any]] = []
         self._python = python
@@ -85,6 +147,7 @@ class EgressCell:
 
     def _open(self) -> None:
         self.directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="saggar-cell-"))
+        self._query_log = os.path.join(self.directory, "queries")
         self.audit_path = os.path.join(self.directory, "audit.jsonl")
         resolv = os.path.join(self.directory, "resolv.conf")
         with open(resolv, "w", encoding="ascii") as f:
@@ -106,10 +169,26 @@ class EgressCell:
     def _start_broker(self, specs: Sequence[Any], descriptors: list[int]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control = self._stack.enter_context(ours)
-        start = f"import sys; sys.path.insert(0, {_ROOT!r}); from saggar.egress.broker_host import main; main()"
-        self.broker = subprocess.Popen(
-            [self._python, "-I", "-c", start, str(theirs.fileno())], pass_fds=[theirs.fileno()]
-        )
+        boot = f"import sys; sys.path.insert(0, {_ROOT!r}); from saggar.egress.broker_host import main; main()"
+        argv = [self._python, "-I", "-c", boot, str(theirs.fileno())]
+        if self._answers is not None:
+            resolv = os.path.join(self.directory, "outside.conf")
+            with open(resolv, "w", encoding="ascii") as f:
+                f.write("nameserver 127.0.0.1\n")
+            script = [json.dumps(self._answers), self._query_log, resolv, boot, str(theirs.fileno())]
+            argv = [
+                "unshare",
+                "--user",
+                "--map-root-user",
+                "--net",
+                "--mount",
+                self._python,
+                "-I",
+                "-c",
+                _OUTSIDE,
+                *script,
+            ]
+        self.broker = subprocess.Popen(argv, pass_fds=[theirs.fileno()])
         self._stack.callback(_end, self.broker)
         theirs.close()
         add = {"op": "add", "cell": "c", "task": "t", "audit": self.audit_path, "listeners": list(specs)}
@@ -155,6 +234,12 @@ class EgressCell:
         self.control.send(json.dumps({"op": "remove", "cell": "c"}).encode())
         return self.wait_event("removed")
 
+    def queries(self) -> list[str]:
+        """What the host's resolver was asked for, each `TYPE NAME`."""
+        with contextlib.suppress(FileNotFoundError), open(self._query_log, encoding="ascii") as f:
+            return f.read().splitlines()
+        return []
+
     def records(self) -> list[dict[str, Any]]:
         """The audit log so far."""
         with contextlib.suppress(FileNotFoundError), open(self.audit_path, encoding="utf-8") as f:
@@ -192,28 +277,27 @@ class EgressCell:
         return done.stdout
 
     def connect(self, address: str, port: int) -> socket.socket:
-        """A TCP connection made inside, used from outside: the socket was born in the cell."""
-        ours, theirs = socket.socketpair()
-        code = (
-            "import socket,sys\nc=socket.socket(fileno=int(sys.argv[1]))\n"
-            "s=socket.create_connection((sys.argv[2],int(sys.argv[3])),timeout=10);s.setblocking(True)\n"
-            "socket.send_fds(c,[b'k'],[s.fileno()])"
-        )
-        with ours:
-            process = subprocess.Popen(
-                self.argv(self._python, "-I", "-c", code, str(theirs.fileno()), address, str(port)),
-                pass_fds=[theirs.fileno()],
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            theirs.close()
-            _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
-            _, errors = process.communicate()
+        """A TCP connection made inside, used from outside: the socket was born in the cell. Raises OSError."""
+        self.agent.send(json.dumps([address, port]).encode())
+        reply, descriptors, _, _ = socket.recv_fds(self.agent, 64, 1)
         if not descriptors:
-            raise ConnectionError(errors.strip().rpartition("\n")[2])
+            raise OSError(int(reply), os.strerror(int(reply)))
         sock = socket.socket(fileno=descriptors[0])
         sock.settimeout(10)
         return sock
+
+    @functools.cached_property
+    def agent(self) -> socket.socket:
+        """A process inside that opens sockets and hands them out."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._stack.enter_context(ours)
+        process = subprocess.Popen(
+            self.argv(self._python, "-I", "-c", _AGENT, str(theirs.fileno())), pass_fds=[theirs.fileno()]
+        )
+        self._stack.callback(_end, process)
+        theirs.close()
+        ours.settimeout(20)
+        return ours
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

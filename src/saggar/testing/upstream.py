@@ -91,6 +91,8 @@ class Upstream:
         self.accepted = 0
         self.received: list[bytearray] = []
         self.respond = respond
+        #: requests served on one connection before the server ends it
+        self.requests_each = 1 << 30
         upstream = self
 
         class Handler(socketserver.BaseRequestHandler):
@@ -124,7 +126,7 @@ class Upstream:
         record = bytearray()
         self.received.append(record)
         buffer = b""
-        while True:
+        for _ in range(self.requests_each):
             while b"\r\n\r\n" not in buffer:
                 data = sock.recv(65536)
                 if not data:
