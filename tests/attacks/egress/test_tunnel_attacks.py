@@ -139,8 +139,7 @@ def test_a_bad_name_in_host(cell, name):
 @pytest.mark.parametrize("name", [n for n, (reason, _) in BAD_NAMES.items() if reason == "host_not_listed"])
 def test_a_bad_name_in_dns(cell, name):
     out = cell.python(
-        "import socket\ntry: print(socket.getaddrinfo(%r, 443))\nexcept socket.gaierror as e: print(e.errno)"
-        % name.decode()
+        f"import socket\ntry: print(socket.getaddrinfo({name.decode()!r}, 443))\nexcept socket.gaierror as e: print(e.errno)"
     )
     assert out.strip() == str(socket.EAI_NONAME)
     refused(cell, "host_not_listed", kind="egress.dns", host=name.decode())

@@ -143,18 +143,18 @@ def response(line=b"HTTP/1.1 200 OK", fields=b"Content-Length: 2\r\n", method="G
 
 
 BAD_RESPONSES = {
-    "two CL": dict(fields=b"Content-Length: 2\r\nContent-Length: 2\r\n"),
-    "CL and TE": dict(fields=b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n"),
-    "TE gzip": dict(fields=b"Transfer-Encoding: gzip\r\n"),
-    "bare LF": dict(fields=b"X: y\nZ: w\r\n"),
-    "obs-fold": dict(fields=b"X: y\r\n z\r\n"),
-    "space before colon": dict(fields=b"X : y\r\n"),
-    "status of two digits": dict(line=b"HTTP/1.1 20 OK"),
-    "status 600": dict(line=b"HTTP/1.1 600 Odd"),
-    "no status": dict(line=b"HTTP/1.1"),
-    "HTTP/2": dict(line=b"HTTP/2 200 OK"),
-    "ICY": dict(line=b"ICY 200 OK"),
-    "many fields": dict(fields=b"X: y\r\n" * 300),
+    "two CL": {"fields": b"Content-Length: 2\r\nContent-Length: 2\r\n"},
+    "CL and TE": {"fields": b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n"},
+    "TE gzip": {"fields": b"Transfer-Encoding: gzip\r\n"},
+    "bare LF": {"fields": b"X: y\nZ: w\r\n"},
+    "obs-fold": {"fields": b"X: y\r\n z\r\n"},
+    "space before colon": {"fields": b"X : y\r\n"},
+    "status of two digits": {"line": b"HTTP/1.1 20 OK"},
+    "status 600": {"line": b"HTTP/1.1 600 Odd"},
+    "no status": {"line": b"HTTP/1.1"},
+    "HTTP/2": {"line": b"HTTP/2 200 OK"},
+    "ICY": {"line": b"ICY 200 OK"},
+    "many fields": {"fields": b"X: y\r\n" * 300},
 }
 
 
