@@ -5,8 +5,8 @@ I1  `Limits.open` raises before anything was started when a limit would be `none
 I2  `attach` comes before the first process of the cell forks or execs, so nothing of the cell is ever outside.
 I3  `close` leaves no group; a supervisor that dies leaves groups that `sweep` finds unlocked.
 
-Order of use: `open`, `join_fds` and `rlimits` (in the launcher's child, before exec), `nproc` (there too, after it has
-entered its new user namespace), `attach`, `add_tmpfs` and `watch_disk` as the cell's mounts come up, `poll` about every 50 ms,
+Order of use: `open`, `attach` and `rlimits` (in the launcher's child, before exec), `nproc` (there too, after it has
+entered its new user namespace), `follow`, `add_tmpfs` and `watch_disk` as the cell's mounts come up, `poll` about every 50 ms,
 `cause_of_death` when it ended, `close`.
 """
 
@@ -155,24 +155,18 @@ class Limits:
         script = f'ulimit -u {tasks} 2>/dev/null || ulimit -p {tasks} || exit 126; exec "$@"'
         return ["/bin/sh", "-c", script, "sh", *argv]
 
-    @property
-    def join_fds(self) -> tuple[int, ...]:
-        """Descriptors to which the cell's first process writes `0` to put itself under the groups of version 1.
+    def follow(self, pid: int) -> None:
+        """For a launcher whose child attaches itself: which process the watchdogs start from."""
+        self._first = pid
 
-        Moving another process takes a lock of the whole machine: 15 to 20 ms from cold, seen on Linux 6.18; a single
-        thread that moves itself does without it, 0.1 ms. Version 2 has no such file, there `attach` moves.
-        """
-        return tuple(g.join_fd for g in self._distinct() if g.join_fd >= 0)
+    def attach(self, pid: int) -> None:
+        """Puts the cell's first process under the limits, before it forks or execs; best called by that process itself.
 
-    def attach(self, pid: int, *, joined: bool = False) -> None:
-        """Puts the cell's first process under the limits, before it forks or execs.
-
-        joined: it has written to every descriptor of `join_fds` itself. Raises `OSError`: the caller kills the process.
+        Raises `OSError`: the caller kills the process.
         """
         self._first = pid
         for group in self._distinct():
-            if not (joined and group.join_fd >= 0):
-                group.attach(pid)
+            group.attach(pid)
         if self._pinned is not None:
             os.sched_setaffinity(pid, _pick_cpus(self._pinned))
 

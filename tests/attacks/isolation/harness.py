@@ -70,14 +70,20 @@ def run(
 
 
 def _child(limits, command: list[str], go: int, out: int) -> None:
-    if os.geteuid() == 0:
+    os.read(go, 1)
+    if os.geteuid() != 0:
+        limits.attach(os.getpid())
+    else:
+        # after the change of user as well: a launcher may do either
+        late = os.getpid() % 2
+        if not late:
+            limits.attach(os.getpid())
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
+        if late:
+            limits.attach(os.getpid())
     uid, gid = os.getuid(), os.getgid()
-    os.read(go, 1)
-    for fd in limits.join_fds:
-        os.write(fd, b"0")
     os.dup2(out, 1)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores both, and exec keeps that
         signal.signal(number, signal.SIG_DFL)
@@ -96,12 +102,8 @@ def _child(limits, command: list[str], go: int, out: int) -> None:
 def _supervise(limits, pid: int, fds: tuple[int, int, int], tmpfs_bytes: int, disk: str, deadline: float) -> Ended:
     go, info, out = fds
     os.set_blocking(out, False)
-    if limits.join_fds and time.monotonic_ns() % 2:  # both ways in
-        os.write(go, b"x")
-        limits.attach(pid, joined=True)
-    else:
-        limits.attach(pid)
-        os.write(go, b"x")
+    limits.follow(pid)
+    os.write(go, b"x")
     tmpfs = -1
     if disk:
         limits.watch_disk(os.open(disk, os.O_RDONLY | os.O_DIRECTORY))
