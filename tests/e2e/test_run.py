@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,14 @@ def _command_lines():
         except OSError:
             continue
     return b"\n".join(lines)
+
+
+@pytest.mark.parametrize("top", ["/var/tmp", "/tmp", "/dev/shm"])
+def test_a_workspace_below_a_directory_that_the_cell_has_of_its_own(saggar, top):
+    with tempfile.TemporaryDirectory(dir=top) as place:
+        os.chmod(place, 0o755)
+        work = f"{place}/work"
+        os.mkdir(work)
+        done = saggar("run", "--", "sh", "-c", "pwd; echo x > made", cwd=work)
+        assert (done.returncode, done.stdout) == (0, os.fsencode(work) + b"\n"), done.stderr
+        assert os.listdir(work) == []

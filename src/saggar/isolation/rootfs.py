@@ -68,8 +68,9 @@ FILES: tuple[tuple[str, bytes], ...] = (
     ("/etc/nsswitch.conf", NSSWITCH.encode()),
 )
 
-#: (target, place) of links that every cell has.
-LINKS = (("/proc/self/mounts", "/etc/mtab"), ("/tmp", "/var/tmp"), ("/run", "/var/run"))  # noqa: S108  # inside the cell
+#: (target, place) of links that every cell has. Relative: bubblewrap makes the parents of a bind before it changes root,
+#: and would follow `/var/tmp` -> `/tmp` into its own root.
+LINKS = (("/proc/self/mounts", "/etc/mtab"), ("../tmp", "/var/tmp"), ("../run", "/var/run"))  # noqa: S108  # inside the cell
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
