@@ -1,0 +1,1 @@
+"""The manager who reviews unusual orders: questions, answers, and the channels between."""

@@ -23,6 +23,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "discard": ("saggar.cli.workspace", "throw a run's changes away"),
     "doctor": ("saggar.cli.doctor", "probe what this host can enforce, and how to mend what it cannot"),
     "policy": ("saggar.cli.policy", "show, check and explain a policy"),
+    "approvals": ("saggar.cli.approvals", "review the calls that wait for a person"),
+    "audit": ("saggar.cli.audit", "what a task was granted and what it used"),
     "log": ("saggar.cli.log", "read and verify audit logs"),
     "bench": ("saggar.cli.bench", "attack and measure this installation"),
 }

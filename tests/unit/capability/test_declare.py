@@ -14,8 +14,7 @@ from saggar.capability.declare import from_json_schema, tool
 from saggar.capability.types import mismatch
 from saggar.core.errors import UsageError
 from saggar.core.tool import Budget, FieldLabel, TypeSpec
-
-from .desk import make_desk
+from saggar.testing.capability_desk import make_desk
 
 
 def declare(function, **options):

@@ -16,8 +16,7 @@ from saggar.core.approval import Answer
 from saggar.core.decision import ASK, DENY, Decision
 from saggar.core.tool import Budget, FieldLabel
 from saggar.testing.capability import MemoryLog, ScriptedApprover, approve
-
-from .desk import PUBLIC, TOOLS, make_desk
+from saggar.testing.capability_desk import PUBLIC, TOOLS, make_desk
 
 MAIL = {"to": "bob@acme.com", "subject": "s", "body": "b"}
 TO_ACME = "send:email[to=*@acme.com]"

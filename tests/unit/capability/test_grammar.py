@@ -9,8 +9,7 @@ from saggar.capability.grammar import parse, render
 from saggar.capability.grant import compile_capability, grant_from_json
 from saggar.core.errors import ParseError, UsageError
 from saggar.core.tool import Budget
-
-from .desk import DECLARATIONS, PUBLIC
+from saggar.testing.capability_desk import DECLARATIONS, PUBLIC
 
 
 @tool(

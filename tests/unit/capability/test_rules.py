@@ -19,8 +19,7 @@ from saggar.capability.rules import RuleSet
 from saggar.core.decision import ALLOW, ASK, DENY, Decision
 from saggar.core.errors import UsageError
 from saggar.core.tool import Budget, FieldLabel
-
-from .desk import DECLARATIONS, PUBLIC, pay, read_notes, send_email, write_file
+from saggar.testing.capability_desk import DECLARATIONS, PUBLIC, pay, read_notes, send_email, write_file
 
 MAIL = {"to": "bob@acme.com", "subject": "s", "body": "b"}
 SEND = send_email.declaration

@@ -15,8 +15,7 @@ from saggar.capability.token import LOCAL, SIGNED, parse
 from saggar.capability.verify import PROOF_LIFE_S, Proof, VerifiedToken, Verifier, prove
 from saggar.core.clock import ManualClock
 from saggar.core.errors import Denied, ParseError, UsageError
-
-from .desk import DECLARATIONS
+from saggar.testing.capability_desk import DECLARATIONS
 
 WIDE = compile_capability("send:email[to=*@acme.com, max=5]", DECLARATIONS)
 NARROW = compile_capability("send:email[to=bob@acme.com, max=2]", DECLARATIONS)

@@ -1,10 +1,12 @@
-"""The three tools and the desk that L3's tests share."""
+"""Five small tools and a desk over them, for tests of what stands behind a gateway."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
+from typing import Any
 
-from saggar.capability.declare import tool
+from saggar.capability.declare import Tool, tool
 from saggar.capability.desk_host import Desk
 from saggar.core.clock import ManualClock
 from saggar.core.tool import FieldLabel
@@ -19,7 +21,7 @@ PUBLIC = {"*": FieldLabel(integrity="system", readers="*", private=False)}
     roles={"to": "recipient", "subject": "content", "body": "content", "cc": "recipient"},
     labels=PUBLIC,
 )
-def send_email(to: str, subject: str, body: str, cc: list[str] | None = None) -> str:
+def send_email(to: str, subject: str, body: str, cc: list[str] | None = None) -> str:  # noqa: ARG001
     """Send one message."""
     return f"sent to {to}"
 
@@ -37,7 +39,7 @@ def read_inbox(limit: int = 10) -> list[str]:
 
 
 @tool("pay:bill", effect="pay", roles={"iban": "recipient", "amount": "amount"}, labels=PUBLIC)
-def pay(iban: str, amount: Decimal) -> str:
+def pay(iban: str, amount: Decimal) -> str:  # noqa: ARG001
     """Pay."""
     return f"paid {amount}"
 
@@ -58,11 +60,14 @@ TOOLS = [send_email, read_notes, read_inbox, pay, write_file]
 DECLARATIONS = [t.declaration for t in TOOLS]
 
 
-def make_desk(*capabilities: str, **options):
-    log = options.pop("audit", None) or MemoryLog()
-    clock = options.pop("clock", None) or ManualClock()
-    return (
-        Desk("task-1", options.pop("tools", TOOLS), audit=log, capabilities=capabilities, clock=clock, **options),
-        log,
-        clock,
-    )
+def make_desk(
+    *capabilities: str,
+    tools: Sequence[Tool] = TOOLS,
+    audit: MemoryLog | None = None,
+    clock: ManualClock | None = None,
+    **options: Any,
+) -> tuple[Desk, MemoryLog, ManualClock]:
+    """A desk of task `task-1` with these capabilities; options as of `Desk`."""
+    log = audit or MemoryLog()
+    clock = clock or ManualClock()
+    return Desk("task-1", tools, audit=log, capabilities=capabilities, clock=clock, **options), log, clock
