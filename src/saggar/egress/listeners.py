@@ -11,6 +11,8 @@ Pure, and on the `saggar run` path: nothing is imported that costs start-up time
 
 from __future__ import annotations
 
+from saggar.egress.packet_filter import filter_program
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
         kind: str
         address: str
         port: int
+        #: of `packet`: the classic BPF program to attach before the socket is bound, `struct sock_filter[]` in hexadecimal
+        filter: str
 
 
 #: The stub resolver and the explicit proxy stand here, inside 198.18.0.0/15 (RFC 2544), which no real host has.
@@ -98,5 +102,5 @@ def plan(rules: Iterable[EgressRule]) -> list[ListenerSpec]:
     specs.append({"kind": "tcp", "address": RESOLVER_ADDRESS, "port": RESOLVER_PORT})
     specs.append({"kind": "tcp", "address": RESOLVER_ADDRESS, "port": PROXY_PORT})
     specs.extend({"kind": "tcp", "address": address, "port": port} for address, port in _further_ports(listed))
-    specs.append({"kind": "packet"})
+    specs.append({"kind": "packet", "filter": filter_program().hex()})
     return specs

@@ -12,14 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
-from struct import pack
 
 _TCP, _UDP, _ICMP, _ICMPV6, _SCTP = 6, 17, 1, 58, 132
 _NAMES = {_TCP: "tcp", _UDP: "udp", _ICMP: "icmp", _ICMPV6: "icmp", _SCTP: "sctp"}
 _FLAG_RST_ACK = 0x14
-
-#: enough of a reply to hold an ICMP error with the head of what it answers
-SNAP = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,47 +25,6 @@ class KernelRefusal:
     protocol: str
     address: str
     port: int
-
-
-# Classic BPF (Documentation/networking/filter.rst), as (code, jump true, jump false, k). With SOCK_DGRAM the packet
-# starts at its IP header.
-_LD_B_ABS, _LD_H_ABS = 0x30, 0x28
-_LD_B_IND, _LDX_MSH = 0x50, 0xB1
-_JEQ, _JSET, _AND, _RET = 0x15, 0x45, 0x54, 0x06
-_PKTTYPE = 0xFFFFF000 + 4  # SKF_AD_OFF + SKF_AD_PKTTYPE; 0 is PACKET_HOST
-
-FILTER: tuple[tuple[int, int, int, int], ...] = (
-    (_LD_B_ABS, 0, 0, _PKTTYPE),
-    (_JEQ, 0, 22, 0),  # not an incoming one: drop
-    (_LD_B_ABS, 0, 0, 0),
-    (_AND, 0, 0, 0xF0),
-    (_JEQ, 0, 10, 0x40),  # not IPv4: on to 15
-    (_LD_H_ABS, 0, 0, 6),
-    (_JSET, 17, 0, 0x1FFF),  # a later fragment: drop
-    (_LDX_MSH, 0, 0, 0),  # X = length of the IPv4 header
-    (_LD_B_ABS, 0, 0, 9),
-    (_JEQ, 3, 0, _TCP),
-    (_JEQ, 0, 13, _ICMP),
-    (_LD_B_IND, 0, 0, 0),
-    (_JEQ, 10, 11, 3),  # destination unreachable
-    (_LD_B_IND, 0, 0, 13),  # 13: the flags of TCP over IPv4
-    (_JSET, 8, 9, 0x04),  # RST
-    (_JEQ, 0, 8, 0x60),  # 15: IPv6
-    (_LD_B_ABS, 0, 0, 6),
-    (_JEQ, 3, 0, _TCP),
-    (_JEQ, 0, 5, _ICMPV6),
-    (_LD_B_ABS, 0, 0, 40),
-    (_JEQ, 2, 3, 1),  # destination unreachable
-    (_LD_B_ABS, 0, 0, 53),  # 21: the flags of TCP over IPv6
-    (_JSET, 0, 1, 0x04),
-    (_RET, 0, 0, SNAP),
-    (_RET, 0, 0, 0),
-)
-
-
-def filter_program() -> bytes:
-    """`FILTER` as the kernel's `struct sock_filter[]`, for SO_ATTACH_FILTER."""
-    return b"".join(pack("=HBBI", *instruction) for instruction in FILTER)
 
 
 def parse_reply(packet: bytes) -> KernelRefusal | None:

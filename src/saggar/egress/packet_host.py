@@ -6,13 +6,15 @@ destination is recorded once, and counted after that.
 
 from __future__ import annotations
 
-import ctypes
 import socket
+from array import array
 from contextlib import suppress
+from struct import pack
 from typing import TYPE_CHECKING
 
 from saggar.core.decision import DENY, Decision
-from saggar.egress.packet import FILTER, SNAP, KernelRefusal, filter_program, parse_reply
+from saggar.egress.packet import KernelRefusal, parse_reply
+from saggar.egress.packet_filter import FILTER, SNAP, filter_program
 
 if TYPE_CHECKING:
     from saggar.egress.cell_host import Cell
@@ -31,7 +33,7 @@ class PacketWatch:
         self._cell = cell
         self._sock = sock
         self._seen: dict[KernelRefusal, int] = {}
-        with suppress(OSError):  # without it every packet is parsed here, to the same end
+        with suppress(OSError):  # the launcher has attached it already; without it all is parsed here, to the same end
             attach_filter(sock)
         cell.loop.add_reader(sock.fileno(), self.on_readable)
 
@@ -80,9 +82,6 @@ class PacketWatch:
 
 def attach_filter(sock: socket.socket) -> None:
     """Let the kernel drop all that is no refusal. Raises OSError."""
-    program = ctypes.create_string_buffer(filter_program())
-
-    class SockFprog(ctypes.Structure):
-        _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_void_p))
-
-    sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, bytes(SockFprog(len(FILTER), ctypes.addressof(program))))
+    program = array("B", filter_program())
+    # struct sock_fprog: an unsigned short, padding, a pointer
+    sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pack("HP", len(FILTER), program.buffer_info()[0]))

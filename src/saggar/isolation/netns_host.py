@@ -7,6 +7,7 @@ iproute2 may be missing, and starting it twice would cost more than the whole ce
 from __future__ import annotations
 
 import _socket
+from array import array
 from fcntl import ioctl
 from struct import pack, unpack_from
 
@@ -28,6 +29,7 @@ _IFF_UP = 1
 _LO = 1  # `lo` is interface 1 of every network namespace
 _ETH_P_ALL = 3
 _BACKLOG = 1024
+_SO_ATTACH_FILTER = 26
 
 EAFNOSUPPORT = 97
 
@@ -88,6 +90,11 @@ def open_listener(spec: Mapping[str, Any]) -> int:
     if kind == "packet":
         # protocol 0 until bound: moving a socket that already receives waits for an RCU grace period (15 to 30 ms measured)
         packet = _socket.socket(_socket.AF_PACKET, _socket.SOCK_DGRAM, 0)
+        program = array("B", bytes.fromhex(spec.get("filter", "")))
+        if program:
+            # before the bind: afterwards the traffic of the cell would be queued in between. struct sock_fprog
+            instructions, address = len(program) // 8, program.buffer_info()[0]
+            packet.setsockopt(_socket.SOL_SOCKET, _SO_ATTACH_FILTER, pack("HP", instructions, address))
         packet.bind(("lo", _ETH_P_ALL))
         return packet.detach()
     address = spec["address"]

@@ -30,7 +30,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 #: runs inside the new namespaces: mounts the resolver's configuration, opens what was planned, sends it, waits
 _INSIDE = r"""
-import ctypes, json, os, socket, struct, sys
+import array, ctypes, json, os, socket, struct, sys
 control = socket.socket(fileno=int(sys.argv[1])); specs = json.loads(sys.argv[2]); resolv = sys.argv[3]
 libc = ctypes.CDLL(None, use_errno=True)
 def check(code):
@@ -48,7 +48,10 @@ for family in (socket.AF_INET, socket.AF_INET6):
 found = []
 for spec in specs:
     if spec["kind"] == "packet":
-        s = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3)); s.bind(("lo", 3))
+        s = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
+        program = array.array("B", bytes.fromhex(spec["filter"]))
+        s.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", len(program) // 8, program.buffer_info()[0]))
+        s.bind(("lo", 3))
     else:
         v6 = ":" in spec["address"]
         s = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_STREAM if spec["kind"] == "tcp" else socket.SOCK_DGRAM)

@@ -770,3 +770,16 @@ def test_row_62_a_dead_broker_leaves_nothing_open(cell, client_context):
 def test_the_brokers_end_is_the_end_of_its_control_socket(cell):
     cell.control.shutdown(socket.SHUT_RDWR)
     assert cell.broker.wait(timeout=10) == 0
+
+
+def test_the_filter_lets_the_real_kernels_refusals_through_and_loopback_not(cell):
+    """With the filter attached before the bind, as the launcher does it."""
+    cell.python(
+        "import socket\n"
+        "for f, a in ((socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1'), (socket.AF_INET, '192.0.2.1'), (socket.AF_INET6, '2001:db8::2')):\n"
+        "    s = socket.socket(f); e = s.connect_ex((a, 7)); assert e == 111, e\n"
+        "    u = socket.socket(f, socket.SOCK_DGRAM); u.sendto(b'x', (a, 8))\n"
+    )
+    cell.wait_record(kind="egress.kernel_refused", address="2001:db8::2", protocol="udp")
+    found = {(r["detail"]["address"], r["detail"]["protocol"]) for r in cell.records()}
+    assert found == {(a, p) for a in ("192.0.2.1", "2001:db8::2") for p in ("tcp", "udp")}

@@ -1,6 +1,7 @@
 import pytest
 
 from saggar.egress.listeners import RESOLVER_ADDRESS, plan, synthetic_address, synthetic_addresses
+from saggar.egress.packet_filter import filter_program
 from saggar.policy.model import EgressRule
 
 BASE = [
@@ -37,7 +38,7 @@ def tcp(address, port):
     ],
 )
 def test_plan(rules, further):
-    assert plan(rules) == [*BASE, *further, {"kind": "packet"}]
+    assert plan(rules) == [*BASE, *further, {"kind": "packet", "filter": filter_program().hex()}]
 
 
 def test_synthetic_addresses_follow_file_order_and_skip_wildcards():
