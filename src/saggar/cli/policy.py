@@ -8,7 +8,7 @@ import os
 import sys
 
 from saggar.core.errors import UsageError
-from saggar.policy.load import check, default_policy, discover, load_file, parse, with_flags
+from saggar.policy.load import check, effective, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,25 +48,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def policy_of(args: argparse.Namespace) -> Policy:
     """The policy that these flags come to, as `saggar run` would find it."""
-    probe = with_flags(default_policy(), workspace=_absolute(args.workspace))
-    path = discover(args.policy, os.environ, workspace=probe.workspace.path or os.getcwd())
-    policy = load_file(path) if path else default_policy()
-    return with_flags(
-        policy,
+    return effective(
+        args.policy,
+        os.environ,
+        os.getcwd(),
         allow=args.allow,
         tier=args.tier,
-        workspace=_absolute(args.workspace),
+        workspace=args.workspace,
         env=args.env,
         timeout=args.timeout,
     )
-
-
-def _absolute(workspace: str | None) -> str | None:
-    """A relative DIR counts from the current directory."""
-    if workspace is None or workspace.startswith(("/", ":")):
-        return workspace
-    path, colon, mode = workspace.partition(":")
-    return os.path.abspath(path) + colon + mode
 
 
 def _show(args: argparse.Namespace) -> int:

@@ -85,13 +85,12 @@ def parse(args: list[str]) -> Flags:
 
 def effective_policy(flags: Flags, cwd: str) -> Policy:
     """Defaults, file, flags. Raises UsageError."""
-    from saggar.policy.load import discover, load_file, with_flags
-    from saggar.policy.model import Policy
+    from saggar.policy.load import effective
 
-    name = discover(flags.policy, os.environ, workspace=cwd)
-    policy = load_file(name) if name else Policy()
-    return with_flags(
-        policy,
+    return effective(
+        flags.policy,
+        os.environ,
+        cwd,
         allow=flags.allow,
         tier=flags.tier,
         workspace=flags.workspace,
@@ -128,20 +127,15 @@ def _notice(text: str) -> None:
     sys.stderr.write(f"saggar: {text}\n")
 
 
-def _place(reason: str, host: str, port: int) -> str:
-    """Where a refused attempt went; a name that was only looked up has no port yet."""
-    if host:
-        return f"{host}:{port}" if port else host
-    return f"port {port}" if port else reason
-
-
 def _say(result: Result, *, quiet: bool) -> None:
     if result.cause not in ("exit", "signal"):
         limit = result.limits.get(result.cause, {})
         note = result.message or _cause_text(result.cause, limit)
         sys.stderr.write(f"saggar: {note}\n")
     if result.refused and not quiet:
-        first = ", ".join(dict.fromkeys(_place(*refusal) for refusal in result.refusals[:5]))
+        first = ", ".join(
+            dict.fromkeys((f"{h}:{p}" if p else h) if h else f"port {p}" for _, h, p in result.refusals[:5])
+        )
         more = f" and {result.refused - 5} more" if result.refused > 5 else ""
         sys.stderr.write(f"saggar: refused {first}{more} (saggar log {result.run_id})\n")
 

@@ -33,6 +33,7 @@ SWEEP_RUNS = 256
 #: a directory that lost its maker before it got its name is left alone for this long
 _UNFINISHED_S = 60
 _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
+_ORDERED = "234567abcdefghijklmnopqrstuvwxyz"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW, _GONE = ".new-", ".gone-"
 _ID_LENGTH = len("r20261130T100000-abc123")
@@ -67,10 +68,16 @@ def valid_prefix(text: str) -> bool:
 
 
 def new_id(now: float, noise: bytes) -> str:
-    """A run id for the second `now` with the low five bits of six bytes of noise."""
-    t = gmtime(now)
+    """A run id for the moment `now`: the second, three characters for the 32,768th of it, three of noise.
+
+    Ids sort by time, so that the latest run is the last one even of a second.
+    """
+    second = int(now)
+    t = gmtime(second)
     stamp = f"{t[0]:04d}{t[1]:02d}{t[2]:02d}T{t[3]:02d}{t[4]:02d}{t[5]:02d}"
-    return f"r{stamp}-" + "".join(_BASE32[b & 31] for b in noise[:6])
+    part = int((now - second) * 32768)
+    fraction = "".join(_ORDERED[part >> shift & 31] for shift in (10, 5, 0))
+    return f"r{stamp}-{fraction}" + "".join(_BASE32[b & 31] for b in noise[:3])
 
 
 def state_path(env: Mapping[str, str]) -> str:
@@ -147,7 +154,7 @@ class State:
         """A new run directory with its lock held (I3). Raises OSError (ENOSPC, EDQUOT, EROFS)."""
         moment = time() if now is None else now
         while True:
-            run_id = new_id(moment, os.urandom(6))
+            run_id = new_id(moment, os.urandom(3))
             unfinished = _NEW + run_id
             try:
                 os.mkdir(unfinished, 0o700, dir_fd=self._runs_fd)

@@ -7,6 +7,10 @@ import stat
 
 from saggar.core.errors import UsageError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 MAX_FILE = 1024 * 1024
 
 
@@ -45,12 +49,33 @@ def exists(path: str) -> bool:
 
 
 def is_below(path: str, directory: str) -> bool:
-    """Whether `path`, as written or with every symlink resolved, is `directory` or lies below it."""
+    """Whether `path`, or any symlink on the way to it, lies in `directory`: who writes there could make it another file."""
     top = os.path.realpath(directory).rstrip("/") + "/"
-    return any(f"{p}/".startswith(top) for p in (os.path.realpath(path), os.path.abspath(path), _of_parent(path)))
+    return any(f"{place}/".startswith(top) for place in _places(path))
 
 
-def _of_parent(path: str) -> str:
-    """The place of the directory entry itself, whatever it links to."""
-    parent, name = os.path.split(os.path.abspath(path))
-    return os.path.join(os.path.realpath(parent), name)
+def _places(path: str) -> Iterator[str]:
+    """The real places of every symlink that resolving `path` meets, then of the file itself."""
+    whole = path if path.startswith("/") else f"{os.getcwd()}/{path}"
+    todo = whole.split("/")[::-1]
+    place, hops = "", 0
+    while todo:
+        name = todo.pop()
+        if name in {"", "."}:
+            continue
+        if name == "..":
+            place = place.rpartition("/")[0]
+            continue
+        candidate = f"{place}/{name}"
+        try:
+            target = os.readlink(candidate)
+        except OSError:
+            place = candidate
+            continue
+        yield candidate
+        hops += 1
+        if hops > 40:  # as the kernel does (ELOOP)
+            return
+        place = "" if target.startswith("/") else place
+        todo += target.split("/")[::-1]
+    yield place or "/"

@@ -17,13 +17,13 @@ from saggar.policy.values import key_text, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from saggar.policy.positions import Path
     from saggar.policy.table import Table
 
-__all__ = ["check", "default_policy", "discover", "load_file", "parse", "with_flags"]
+__all__ = ["check", "default_policy", "discover", "effective", "load_file", "parse", "refuse_inside", "with_flags"]
 
 MAX_FILE = 1024 * 1024
 
@@ -40,28 +40,70 @@ def load_file(path: str) -> Policy:
     return parse(read(path), path).replace(file=absolute(path))
 
 
-def discover(named: str | None, environ: Mapping[str, str], *, workspace: str = "") -> str | None:
-    """Which policy file to use: the one that the command line named, `$SAGGAR_POLICY`, the user's own, or none.
+def effective(
+    named: str | None,
+    environ: Mapping[str, str],
+    cwd: str,
+    *,
+    allow: Iterable[str] = (),
+    tier: str | None = None,
+    workspace: str | None = None,
+    env: Iterable[str] = (),
+    timeout: str | float | None = None,
+) -> Policy:
+    """What one command line comes to: the file that counts, flags over it, and I3 for the workspace that results.
 
-    workspace: the directory that the sandbox may write to. Raises `UsageError` for a file inside it (I3).
+    named: the file after `--policy`. A relative `workspace` counts from `cwd`. Raises `UsageError`.
     """
+    path = discover(named, environ)
+    policy = with_flags(
+        load_file(path) if path else default_policy(),
+        allow=allow,
+        tier=tier,
+        workspace=_from(cwd, workspace),
+        env=env,
+        timeout=timeout,
+    )
+    if path and not named and policy.workspace.mode != "none":
+        refuse_inside(path, policy.workspace.path or cwd)
+    return policy
+
+
+def _from(cwd: str, workspace: str | None) -> str | None:
+    if workspace is None or not workspace or workspace.startswith(("/", ":")):
+        return workspace
+    from saggar.policy.file_host import absolute
+
+    path, colon, mode = workspace.rpartition(":")
+    if not colon:
+        path, mode = workspace, ""
+    return absolute(f"{cwd}/{path}") + colon + mode
+
+
+def discover(named: str | None, environ: Mapping[str, str]) -> str | None:
+    """Which policy file to use: the one that the command line named, `$SAGGAR_POLICY`, the user's own, or none."""
     if named:
         return named
-    from saggar.policy.file_host import exists, is_below
-
     path = environ.get("SAGGAR_POLICY", "")
-    if not path:
-        base = environ.get("XDG_CONFIG_HOME", "") or environ.get("HOME", "") + "/.config"
-        path = f"{base}/saggar/saggar.toml"
-        if not base.startswith("/") or not exists(path):
-            return None
-    if workspace and is_below(path, workspace):
+    if path:
+        return path
+    from saggar.policy.file_host import exists
+
+    base = environ.get("XDG_CONFIG_HOME", "") or environ.get("HOME", "") + "/.config"
+    path = f"{base}/saggar/saggar.toml"
+    return path if base.startswith("/") and exists(path) else None
+
+
+def refuse_inside(path: str, workspace: str) -> None:
+    """Raise `UsageError` for a policy file, not named on the command line, that the sandbox could have written (I3)."""
+    from saggar.policy.file_host import is_below
+
+    if is_below(path, workspace):
         raise UsageError(
             "this policy lies in the workspace that it constrains",
             file=path,
             hint="name it with `--policy` if you trust what wrote it",
         )
-    return path
 
 
 def parse(source: str, name: str) -> Policy:

@@ -43,11 +43,18 @@ def test_no_place_for_the_state(env, message):
 
 
 def test_ids():
-    run_id = new_id(NOW, bytes(6))
-    assert run_id == "r20261130T100000-aaaaaa"
+    run_id = new_id(NOW, bytes(3))
+    assert run_id == "r20261130T100000-222aaa"
     assert valid_id(run_id)
     for i in range(1, len(run_id) + 1):
         assert valid_prefix(run_id[:i])
+
+
+def test_ids_sort_by_time():
+    moments = [NOW + n / 4096 for n in range(9000)]
+    ids = [new_id(moment, os.urandom(3)) for moment in moments]
+    assert ids == sorted(ids)
+    assert all(valid_id(i) for i in ids)
 
 
 @pytest.mark.parametrize(

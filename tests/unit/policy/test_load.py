@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saggar.core.errors import UsageError
-from saggar.policy.load import check, default_policy, discover, load_file, parse
+from saggar.policy.load import check, default_policy, discover, effective, load_file, parse
 from saggar.policy.model import GIB, MIB, EgressRule, Origin
 
 FULL = """
@@ -308,23 +308,68 @@ def test_non_utf8_names_its_line(tmp_path):
 
 
 def test_i3_discovery(tmp_path):
-    home, work = tmp_path / "home", tmp_path / "work"
+    home = tmp_path / "home"
     own = home / ".config" / "saggar" / "saggar.toml"
     own.parent.mkdir(parents=True)
-    work.mkdir()
     env = {"HOME": str(home)}
-    assert discover(None, env, workspace=str(work)) is None
+    assert discover(None, env) is None
     assert discover(None, {}) is None
-    (work / "saggar.toml").write_text("")
-    assert discover(None, env, workspace=str(work)) is None
     own.write_text("")
-    assert discover(None, env, workspace=str(work)) == str(own)
-    assert discover("x", env, workspace=str(work)) == "x"
-    assert discover(None, {**env, "SAGGAR_POLICY": "/p.toml"}, workspace=str(work)) == "/p.toml"
-    assert discover(str(work / "saggar.toml"), env, workspace=str(work)) == str(work / "saggar.toml")
+    assert discover(None, env) == str(own)
+    assert discover("x", env) == "x"
+    assert discover(None, {**env, "SAGGAR_POLICY": "/p.toml"}) == "/p.toml"
+    assert discover(None, {**env, "XDG_CONFIG_HOME": str(tmp_path)}) is None
 
 
-@pytest.mark.parametrize("how", ["direct", "dots", "link into", "link out of", "linked directory", "home in workspace"])
+def test_i3_only_naming_it_makes_a_policy_of_the_workspace_count(tmp_path):
+    (tmp_path / "saggar.toml").write_text("[limits]\ntasks = 9\n")
+    here = str(tmp_path)
+    assert effective(None, {}, here).limits.tasks == 256
+    assert effective(f"{here}/saggar.toml", {}, here).limits.tasks == 9
+    elsewhere = {"SAGGAR_POLICY": f"{here}/saggar.toml"}
+    assert effective(None, elsewhere, "/usr").limits.tasks == 9
+    assert effective(None, elsewhere, here, workspace=":none").limits.tasks == 9
+    for flags in (
+        {"cwd": here},
+        {"cwd": "/usr", "workspace": here},
+        {"cwd": os.path.dirname(here), "workspace": tmp_path.name + ":read-only"},
+    ):
+        with pytest.raises(UsageError, match="lies in the workspace"):
+            effective(None, elsewhere, **flags)
+    (tmp_path / "saggar.toml").write_text(f"[workspace]\npath = '{here}'\n")
+    with pytest.raises(UsageError, match="lies in the workspace"):
+        effective(None, elsewhere, "/usr")
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("sub", "/w/sub"),
+        ("sub:read-only", "/w/sub"),
+        (".", "/w"),
+        ("../x", "/x"),
+        ("/a", "/a"),
+        (":read-only", ""),
+        (None, ""),
+    ],
+)
+def test_relative_workspace(given, path):
+    assert effective(None, {}, "/w", workspace=given).workspace.path == path
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "direct",
+        "dots",
+        "link into",
+        "link out of",
+        "linked directory",
+        "link through",
+        "directory through",
+        "home in workspace",
+    ],
+)
 def test_i3_policy_in_the_workspace_is_refused(tmp_path, how):
     work = tmp_path / "work"
     work.mkdir()
@@ -336,20 +381,27 @@ def test_i3_policy_in_the_workspace_is_refused(tmp_path, how):
     (tmp_path / "alias").symlink_to(work)
     env = {"SAGGAR_POLICY": str(inside)}
     if how == "dots":
-        env = {"SAGGAR_POLICY": f"{tmp_path}/x/../work/saggar.toml"}
+        env = {"SAGGAR_POLICY": f"{tmp_path}/work/../work/saggar.toml"}
     elif how == "link into":
         env = {"SAGGAR_POLICY": str(tmp_path / "link.toml")}
     elif how == "link out of":
         env = {"SAGGAR_POLICY": str(work / "out.toml")}
     elif how == "linked directory":
         env = {"SAGGAR_POLICY": str(tmp_path / "alias" / "saggar.toml")}
+    elif how == "link through":
+        (tmp_path / "entry.toml").symlink_to(work / "out.toml")
+        env = {"SAGGAR_POLICY": str(tmp_path / "entry.toml")}
+    elif how == "directory through":
+        (work / "hop").symlink_to(tmp_path)
+        (tmp_path / "entry").symlink_to("work/hop")
+        env = {"SAGGAR_POLICY": str(tmp_path / "entry" / "safe.toml")}
     elif how == "home in workspace":
         own = work / ".config" / "saggar" / "saggar.toml"
         own.parent.mkdir(parents=True)
         own.write_text("")
         env = {"HOME": str(work)}
     with pytest.raises(UsageError, match="lies in the workspace") as e:
-        discover(None, env, workspace=str(work))
+        effective(None, env, str(work))
     assert "--policy" in e.value.hint
 
 
