@@ -80,8 +80,8 @@ class Usage:
         self.allowed += 1
         self.hosts.setdefault(str(destination), [0, 0, 0])[0] += 1
 
-    def add_refused(self, where: str, reason: str) -> None:
-        self.refused += 1
+    def add_refused(self, where: str, reason: str, *, told: bool) -> None:
+        self.refused += told
         key = f"{where} {reason}".strip()
         if key in self.refusals or len(self.refusals) < 1000:
             self.refusals[key] = self.refusals.get(key, 0) + 1
@@ -195,12 +195,23 @@ class Cell:
         return True
 
     def refused(
-        self, decision: Decision, *, kind: str = "egress.decision", told: bool = True, **detail: object
+        self,
+        decision: Decision,
+        *,
+        kind: str = "egress.decision",
+        told: bool = True,
+        address: tuple[str, int] = ("", 0),
+        **detail: object,
     ) -> None:
-        """Record a refusal, within the rate, and tell the supervisor. told: it counts for the one-line summary."""
+        """Record a refusal, within the rate, and tell the supervisor.
+
+        told: it counts for the one-line summary. address: where the client connected to, said where no host is known.
+        """
         host, port = str(decision.detail.get("host", "")), decision.detail.get("port", 0)
+        if not host:
+            host, port = address
         where = f"{host}:{port}" if port else host
-        self.usage.add_refused(where, decision.reason)
+        self.usage.add_refused(where, decision.reason, told=told)
         if told:
             self._tell(decision.reason, host, port)
         if not self._may_record():

@@ -327,7 +327,7 @@ class Connection:
 
     def record_refused(self, decision: Decision, *, told: bool = True) -> None:
         detail = {} if self.proxy or self.fixed else {"to": f"{self.address}:{self.port}"}
-        self.cell.refused(decision, told=told, via=self.via, **detail)
+        self.cell.refused(decision, told=told, address=(self.address, self.port), via=self.via, **detail)
 
     def _refuse(self, decision: Decision, words: bytes | None, *, told: bool = True) -> None:
         self.record_refused(decision, told=told)
