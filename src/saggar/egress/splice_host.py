@@ -48,6 +48,8 @@ class _Direction:
         if not size:
             self._end()
             return
+        # with a reset that came behind these bytes the event loop (libuv) stops watching and never tells
+        gone = self.source.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         self.count += size
         try:
             sent = self.send(_BUFFER[:size])
@@ -60,6 +62,8 @@ class _Direction:
             self.pending = bytes(_BUFFER[sent:size])
             self.splice.loop.remove_reader(self.source_fd)
             self.splice.loop.add_writer(self.sink_fd, self._on_writable)
+        elif gone:
+            self._end()
 
     def _on_writable(self) -> None:
         try:

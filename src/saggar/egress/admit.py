@@ -1,0 +1,397 @@
+"""One request of a terminated host: judged from its head, and the head that goes upstream.
+
+I1  Policy, dial and injection take the same `Destination`; a request that names another host is `name_mismatch` (421).
+I2  What was judged is what is sent: canonical target, fields filtered by `headers.classify`, written anew.
+I3  A secret is given a place only by `inject`, after everything else was said; where the declared slot holds anything
+    but our placeholder the request is refused (or that value stripped) before.
+I4  A placeholder anywhere but in its slot on its host is refused with an alert.
+
+Pure: head and terms in, verdict or refusal out.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from saggar.core.decision import ALLOW, ASK, DENY, Decision
+from saggar.core.errors import ParseError
+from saggar.egress import sigv4
+from saggar.egress.headers import DROP, PASS, SECRET, classify, credential_in_query, looks_like_key
+from saggar.egress.path import Target, canonical
+from saggar.egress.rules import NEVER, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from saggar.egress.destination import Destination
+    from saggar.egress.http_head import Body, RequestHead
+    from saggar.egress.placeholder import Canary
+    from saggar.egress.terms import Credential, Terms
+
+Pair = tuple[bytes, bytes]
+
+#: reason -> status, where it is not 403
+STATUS = {
+    "method_unknown": 405,
+    "method_not_allowed": 405,
+    "method_refused": 405,
+    "name_mismatch": 421,
+    "target_too_long": 414,
+    "upgrade_refused": 400,
+    "body_too_large": 413,
+    "credential_unavailable": 503,
+    "sigv4_needs_body": 411,
+    "approval_timeout": 403,
+}
+_BAD_REQUEST = ("path_", "query_", "malformed", "bad_framing", "bad_host_name", "bad_port")
+
+
+def status_of(reason: str) -> int:
+    """HTTP status of a refusal: the same reason has the same status everywhere."""
+    found = STATUS.get(reason)
+    if found is not None:
+        return found
+    return 400 if reason.startswith(_BAD_REQUEST) else 403
+
+
+#: what a reader inside can do about it
+_REMEDY = {
+    "no_rule_matches": "ask the operator for a rule that covers this method and path",
+    "method_not_allowed": "ask the operator for a rule that covers this method",
+    "placeholder_missing": "send the key found in the environment, unchanged",
+    "foreign_credential": "only this task's own credential may be used here; the broker adds it",
+    "canary": "the key in the environment works only on its own host",
+    "websocket_refused": "the operator can set `websocket = true` for this host",
+    "credential_unavailable": "the operator's secret store did not answer; try again later",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """decision: deny, with what may be shown and what is logged. alert: somebody tried to misuse a credential."""
+
+    decision: Decision
+    status: int
+    alert: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that may be sent (or asked about: `decision.effect`). fields: to forward, without the credential's.
+    query_pairs: of the target that is sent. stated_hash: the client's `x-amz-content-sha256`."""
+
+    method: str
+    target: Target
+    fields: tuple[Pair, ...]
+    decision: Decision
+    body_limit: int | None
+    websocket: bool = False
+    stripped: tuple[str, ...] = ()
+    stated_hash: bytes | None = None
+
+
+def refuse(
+    reason: str,
+    destination: Destination,
+    public: str,
+    *,
+    rule: str = "",
+    alert: bool = False,
+    detail: dict[str, Any] | None = None,
+) -> Refused:
+    """public: what is wrong, without the destination; the remedy is added. detail: for the audit log alone."""
+    remedy = _REMEDY.get(reason, "")
+    text = f"{destination}: {public}" + (f"; {remedy}" if remedy else "")
+    facts = {"host": destination.host, "port": destination.port, "scheme": destination.scheme, **(detail or {})}
+    decision = Decision(DENY, reason, layer="L2", rule=rule, public=text, detail=facts)
+    return Refused(decision, status_of(reason), alert)
+
+
+def admit(head: RequestHead, destination: Destination, terms: Terms, canary: Canary | None) -> Admitted | Refused:
+    """Judge one head. Never raises for what a client sent."""
+    if head.host != destination.host or head.port != destination.port:
+        return refuse("name_mismatch", destination, "the request names another host than the connection is for")
+    if head.method in NEVER:
+        return refuse("method_unknown", destination, "the method is never served", detail={"method": head.method})
+    try:
+        target = canonical(head.target, keep_slash=terms.keep_slash)
+    except ParseError as e:
+        return refuse(e.reason, destination, str(e), detail={"method": head.method})
+    pairs = target.pairs if target.query else ()
+    websocket = False
+    if head.upgrade:
+        if head.upgrade != b"websocket":
+            return refuse("upgrade_refused", destination, "the protocol upgrade is not served")
+        if not terms.websocket:
+            return refuse("websocket_refused", destination, "WebSocket is not allowed for this host")
+        websocket = True
+    body = head.body
+    size = body.length if body.kind == "length" else 0 if body.kind == "none" else None
+    path = target.path.decode("ascii")
+    lower = [(n.lower(), v) for n, v in head.fields]
+    verdict = terms.rules.decide(Request(head.method, path, pairs, lower, size))
+    facts: dict[str, Any] = {"method": head.method, "path": path}
+    decision = verdict.decision
+    if decision.effect == DENY:
+        return refuse(
+            decision.reason, destination, f"{head.method} {path}: {decision.public}", rule=decision.rule, detail=facts
+        )
+    credential = terms.credential
+    found = _sift(lower, terms, credential, canary)
+    if isinstance(found, _Bad):
+        return refuse(found.reason, destination, found.public, alert=True, detail={"field": found.where, **facts})
+    fields, stripped, seen, stated = found
+    bad, target, in_query = _sift_query(target, pairs, terms, credential, stripped)
+    if bad is not None:
+        return refuse(bad.reason, destination, bad.public, alert=True, detail={"field": bad.where, **facts})
+    seen = seen or in_query
+    if canary is not None and _leaks(canary, target, fields):
+        return refuse("canary", destination, "a placeholder stands where it does not belong", alert=True, detail=facts)
+    if credential is not None and credential.require and not seen:
+        return refuse(
+            "placeholder_missing", destination, "the request does not carry this task's placeholder", detail=facts
+        )
+    facts |= {"host": destination.host, "port": destination.port, "scheme": destination.scheme}
+    if stripped:
+        facts["stripped"] = sorted(stripped)
+    if credential is not None:
+        facts["credential"] = credential.id
+    final = Decision(
+        ASK if decision.effect == ASK else ALLOW, decision.reason, layer="L2", rule=decision.rule, detail=facts
+    )
+    return Admitted(head.method, target, tuple(fields), final, verdict.body_limit, websocket, tuple(stripped), stated)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bad:
+    reason: str
+    where: str
+    public: str
+
+
+_WS_DROP = frozenset({b"sec-websocket-extensions"})
+#: forced to identity where answers are scanned
+_CODING = b"accept-encoding"
+
+
+def _sift(
+    lower: Sequence[Pair], terms: Terms, credential: Credential | None, canary: Canary | None
+) -> _Bad | tuple[list[Pair], list[str], bool, bytes | None]:
+    """The fields to forward, the names stripped, whether our placeholder stood in its slot, the stated payload hash."""
+    fields: list[Pair] = []
+    stripped: list[str] = []
+    seen = False
+    stated = None
+    slot = credential.slot.name.encode() if credential is not None and credential.slot.kind != "query" else b""
+    ours = {n for n, _ in terms.set_headers}
+    for name, value in lower:
+        if credential is not None and name == slot:
+            bad = _judge_slot(credential, value, canary)
+            if bad is None:
+                seen = True
+            elif terms.foreign == "strip" and bad.reason == "foreign_credential":
+                stripped.append(name.decode())
+            else:
+                return bad
+            continue
+        kind = classify(name)
+        if kind == DROP or name in _WS_DROP or name in ours:
+            continue
+        if kind == PASS:
+            if not looks_like_key(value.decode("latin-1")):
+                if name == _CODING and credential is not None:
+                    continue
+                if name == b"x-amz-content-sha256":
+                    stated = value
+                fields.append((name, value))
+                continue
+            kind = SECRET
+        if canary is not None and canary.seen(value):
+            return _Bad("canary", name.decode(), "a placeholder stands where it does not belong")
+        if credential is not None and terms.foreign == "refuse" and kind == SECRET:
+            return _Bad(
+                "foreign_credential", name.decode(), f"a credential that is not this task's stands in `{name.decode()}`"
+            )
+        stripped.append(name.decode())
+    if credential is not None:
+        fields.append((_CODING, b"identity"))
+    fields.extend(terms.set_headers)
+    return fields, stripped, seen, stated
+
+
+def _is_placeholder(credential: Credential, value: bytes) -> bool:
+    placeholder = credential.placeholder.encode()
+    if not placeholder:
+        return False
+    kind = credential.slot.kind
+    if kind == "bearer":
+        return value[:7].lower() == b"bearer " and value[7:].strip() == placeholder
+    if kind == "header":
+        scheme = credential.slot.scheme.encode()
+        return value == placeholder or (bool(scheme) and value == scheme + placeholder)
+    if kind == "sigv4":
+        return value.startswith(b"AWS4-HMAC-SHA256 Credential=" + placeholder + b"/")
+    # git and basic: the placeholder as password or as user, or as a token
+    scheme, _, rest = value.partition(b" ")
+    if scheme.lower() in (b"bearer", b"token"):
+        return kind == "git" and rest.strip() == placeholder
+    if scheme.lower() != b"basic":
+        return False
+    try:
+        user, _, password = base64.b64decode(rest.strip(), validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        return False
+    return password == placeholder or (user == placeholder and password in (b"", b"x-oauth-basic", b"x"))
+
+
+def _judge_slot(credential: Credential, value: bytes, canary: Canary | None) -> _Bad | None:
+    """None where our placeholder stands in its slot; else why not."""
+    name = credential.slot.name
+    if _is_placeholder(credential, value):
+        reason = check_scope(credential, value) if credential.kind == "sigv4" else ""
+        return _Bad(reason, name, "the signature's scope is not the pinned one") if reason else None
+    if canary is not None and canary.seen(value):
+        return _Bad("canary", name, "a placeholder stands where it does not belong")
+    return _Bad("foreign_credential", name, f"a credential that is not this task's stands in `{name}`")
+
+
+def check_scope(credential: Credential, value: bytes) -> str:
+    """For SigV4: "" where the client's scope is the pinned one, else the reason."""
+    try:
+        claim = sigv4.parse_claim(value)
+    except ParseError as e:
+        return e.reason
+    return "" if (claim.region, claim.service) == (credential.region, credential.service) else "sigv4_scope"
+
+
+def _sift_query(
+    target: Target, pairs: Sequence[tuple[str, str]], terms: Terms, credential: Credential | None, stripped: list[str]
+) -> tuple[_Bad | None, Target, bool]:
+    """Refuse or strip credentials in the query; take our own placeholder out. (bad, target to send, placeholder seen)"""
+    if not pairs:
+        return None, target, False
+    slot = credential.slot.name if credential is not None and credential.slot.kind == "query" else ""
+    seen = False
+    if slot and credential is not None:
+        values = [v for n, v in pairs if n == slot]
+        seen = values == [credential.placeholder]
+        if values and not seen:
+            return (
+                _Bad("foreign_credential", slot, f"a credential that is not this task's stands in `{slot}`"),
+                target,
+                False,
+            )
+    foreign = credential_in_query(pairs, ours=slot)
+    if foreign and credential is not None and terms.foreign == "refuse":
+        return (
+            _Bad("foreign_credential", "query", "a credential that is not this task's stands in the query"),
+            target,
+            False,
+        )
+    if foreign or seen:
+        kept = [(n, v) for n, v in pairs if n != slot and not credential_in_query([(n, v)])]
+        stripped.extend(n for n, v in pairs if n != slot and credential_in_query([(n, v)]))
+        target = with_query(target, kept)
+    return None, target, seen
+
+
+def with_query(target: Target, pairs: Sequence[tuple[str, str]]) -> Target:
+    """The target with another query, written in canonical form."""
+    if not pairs:
+        return Target(target.path, None, target.path)
+    text = "&".join(f"{_quote(n)}={_quote(v)}" for n, v in pairs).encode()
+    return Target(target.path, text, target.path + b"?" + text)
+
+
+def _quote(text: str) -> str:
+    return quote(text.encode("utf-8", "surrogateescape"), safe="-._~")
+
+
+def _leaks(canary: Canary, target: Target, fields: Sequence[Pair]) -> bool:
+    return canary.seen(b"\n".join([target.raw, *[v for _, v in fields], *[n for n, _ in fields]]))
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A secret as the secrets process gave it, for one credential. ends: monotonic seconds. values: by role."""
+
+    credential: str
+    version: int
+    ends: float
+    values: dict[str, str]
+
+    def __repr__(self) -> str:
+        return f"Lease({self.credential!r}, {self.version})"
+
+
+def inject(
+    admitted: Admitted,
+    credential: Credential,
+    lease: Lease,
+    *,
+    authority: str,
+    now: str = "",
+    body: bytes | None = None,
+) -> tuple[bytes, list[Pair]]:
+    """(target, fields) with the secret in its slot, exactly once. Raises ParseError for a body that cannot be signed.
+
+    now: `YYYYMMDDThhmmssZ`, for SigV4. body: the whole body where it was read.
+    """
+    fields = list(admitted.fields)
+    kind = credential.kind
+    if kind == "sigv4":
+        return admitted.target.raw, _sign(admitted, credential, lease, authority=authority, now=now, body=body)
+    value = lease.values["value"]
+    if kind == "query":
+        pairs = [*admitted.target.pairs, (credential.slot.name, value)]
+        return with_query(admitted.target, pairs).raw, fields
+    if kind in ("basic", "git"):
+        # without a user the secret itself is `user:password`
+        pair = f"{credential.user}:{value}" if credential.user else value
+        fields.append((b"authorization", b"Basic " + base64.b64encode(pair.encode())))
+    elif kind == "header":
+        fields.append((credential.slot.name.encode(), (credential.slot.scheme + value).encode()))
+    else:
+        fields.append((b"authorization", b"Bearer " + value.encode()))
+    return admitted.target.raw, fields
+
+
+def write_request(
+    admitted: Admitted, body: Body, authority: str, *, target: bytes, fields: Iterable[Pair], whole: bytes | None = None
+) -> bytes:
+    """The head to send upstream. body: the client's framing, kept; whole: a body that was read and goes along."""
+    lines = [b"%s %s HTTP/1.1\r\nHost: %s\r\n" % (admitted.method.encode(), target, authority.encode())]
+    lines += [b"%s: %s\r\n" % f for f in fields]
+    if whole is not None:
+        lines.append(b"Content-Length: %d\r\n" % len(whole))
+    elif body.kind == "chunked":
+        lines.append(b"Transfer-Encoding: chunked\r\n")
+    elif body.kind == "length":
+        lines.append(b"Content-Length: %d\r\n" % body.length)
+    if admitted.websocket:
+        lines.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+def _sign(
+    admitted: Admitted, credential: Credential, lease: Lease, *, authority: str, now: str, body: bytes | None
+) -> list[Pair]:
+    scope = sigv4.Scope(credential.region, credential.service)
+    return sigv4.sign(
+        method=admitted.method,
+        host=authority,
+        path=admitted.target.path.decode(),
+        query=admitted.target.pairs,
+        headers=admitted.fields,
+        body_hash=sigv4.payload_hash(admitted.stated_hash, credential.service, body),
+        key_id=lease.values["key_id"],
+        signing_key=bytes.fromhex(lease.values["signing_key"]),
+        scope=scope,
+        now=now,
+        session_token=lease.values.get("session_token", ""),
+    )

@@ -1,0 +1,260 @@
+"""One end of a terminated connection: a raw socket, with or without TLS, and back-pressure.
+
+I1  At most what one `recv` brought and one encryption made of it is buffered; who writes to an end with `pending` bytes
+    stops reading from its own side until `drained`.
+I2  Data reaches `data` only after the handshake; a failed handshake or a broken record ends the end.
+I3  `lost` or `ended` is called once; after `close` nothing is called.
+
+TLS runs over memory BIOs in this class and not in uvloop's transport: a first flight that was peeked at is simply read
+here, reading can be stopped before the handshake, and what goes out with one `send` is decided here.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from contextlib import suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+
+#: one for the process: callbacks never overlap, and data is copied out before the next `recv`
+_BUFFER = memoryview(bytearray(256 * 1024))
+_RECORD = 16 * 1024
+
+
+class End:
+    """Subclasses say what happens: `ready`, `data`, `drained`, `ended` (orderly), `lost` (not)."""
+
+    __slots__ = ("_fd", "_incoming", "_outgoing", "_reading", "_recv_into", "_send", "_tls", "_writing", "clean", "closed", "eof", "loop", "open",
+                 "pending", "sock")  # fmt: skip
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+        self.loop = loop
+        self.sock = sock
+        self._fd = sock.fileno()
+        self._recv_into = sock.recv_into
+        self._send = sock.send
+        self._tls: ssl.SSLObject | None = None
+        self._incoming: ssl.MemoryBIO | None = None
+        self._outgoing: ssl.MemoryBIO | None = None
+        self._reading = False
+        self._writing = False
+        self.pending = b""
+        self.open = False
+        self.closed = False
+        self.eof = False
+        #: the peer said that it sends no more (close_notify); with TLS a mere FIN may be a cut by somebody between
+        self.clean = False
+
+    def start(self, context: ssl.SSLContext | None, *, server_side: bool, hostname: str | None = None) -> None:
+        """Begin: with TLS where there is a context, plain else."""
+        if context is None:
+            self.open = True
+            self.resume()
+            self.ready()
+            return
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side, server_hostname=hostname)
+        self.resume()
+        if not server_side:
+            # a client speaks first
+            self._handshake()
+
+    # what subclasses do
+
+    def ready(self) -> None:
+        """The handshake is done (at once without TLS)."""
+
+    def data(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def drained(self) -> None:
+        """`pending` is empty again."""
+
+    def ended(self) -> None:
+        """The peer sends no more."""
+
+    def lost(self, error: Exception | None) -> None:
+        """The connection failed. error: an SSLError, OSError, or None."""
+
+    # reading
+
+    def pause(self) -> None:
+        if self._reading:
+            self._reading = False
+            self.loop.remove_reader(self._fd)
+
+    def resume(self) -> None:
+        if not self._reading and not self.closed and not self.eof:
+            self._reading = True
+            self.loop.add_reader(self._fd, self._on_readable)
+
+    def _on_readable(self) -> None:
+        try:
+            self._read()
+        except Exception as e:  # noqa: BLE001  # a fault of ours ends this connection, and nothing passes
+            self._fail(e)
+
+    def _read(self) -> None:
+        try:
+            count = self._recv_into(_BUFFER)
+        except BlockingIOError:
+            return
+        except OSError as e:
+            self._fail(e)
+            return
+        if not count:
+            self._end()
+            return
+        # with a reset that came behind these bytes the event loop (libuv) stops watching and never tells
+        gone = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if self._incoming is None:
+            self.data(bytes(_BUFFER[:count]))
+        else:
+            self._incoming.write(_BUFFER[:count])
+            if self.open or self._handshake():
+                self._decrypt()
+        if gone:
+            self._fail(ConnectionResetError())
+
+    def _handshake(self) -> bool:
+        """Whether it is done and the end still there."""
+        try:
+            self._tls.do_handshake()  # type: ignore[union-attr]  # only called with TLS
+        except ssl.SSLWantReadError:
+            self._flush()
+            return False
+        except (ssl.SSLError, ValueError) as e:
+            # the alert that says why
+            self._flush()
+            self._fail(e)
+            return False
+        self._flush()
+        self.open = True
+        self.ready()
+        return not self.closed
+
+    def _decrypt(self) -> None:
+        tls, incoming = self._tls, self._incoming
+        pieces: list[bytes] = []
+        ended = False
+        try:
+            while incoming.pending:  # type: ignore[union-attr]  # only called with TLS
+                piece = tls.read(_RECORD)  # type: ignore[union-attr]
+                if not piece:
+                    ended = True
+                    break
+                pieces.append(piece)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            ended = True
+        except ssl.SSLError as e:
+            self._fail(e)
+            return
+        if self._outgoing.pending:  # type: ignore[union-attr]  # a key update, or a ticket
+            self._flush()
+        if pieces:
+            self.data(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if ended and not self.closed:
+            self.clean = True
+            self._end()
+
+    def _end(self) -> None:
+        self.eof = True
+        self.pause()
+        if not self.open and self._tls is not None:
+            self._fail(None)
+        elif not self.closed:
+            self.clean = self.clean or self._tls is None
+            self.ended()
+
+    def _fail(self, error: Exception | None) -> None:
+        if not self.closed:
+            self.close()
+            self.lost(error)
+
+    # writing
+
+    def write(self, data: bytes) -> None:
+        """Send, or keep what the kernel does not take at once in `pending`."""
+        if self.closed:
+            return
+        if self._tls is not None:
+            try:
+                self._tls.write(data)
+            except ssl.SSLError as e:
+                self._fail(e)
+                return
+            data = self._outgoing.read()  # type: ignore[union-attr]  # set together with `_tls`
+        self._push(data)
+
+    def _flush(self) -> None:
+        if self._outgoing is not None and self._outgoing.pending:
+            self._push(self._outgoing.read())
+
+    def _push(self, data: bytes) -> None:
+        if self.pending:
+            self.pending += data
+            return
+        try:
+            sent = self._send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as e:
+            self._fail(e)
+            return
+        if sent < len(data):
+            self.pending = data[sent:]
+            self._writing = True
+            self.loop.add_writer(self._fd, self._on_writable)
+
+    def _on_writable(self) -> None:
+        try:
+            sent = self._send(self.pending)
+        except BlockingIOError:
+            return
+        except OSError as e:
+            self._fail(e)
+            return
+        self.pending = self.pending[sent:]
+        if not self.pending:
+            self._writing = False
+            self.loop.remove_writer(self._fd)
+            try:
+                self.drained()
+            except Exception as e:  # noqa: BLE001  # as above
+                self._fail(e)
+
+    def finish(self) -> None:
+        """Say that no more comes (close_notify, FIN); reading goes on. Call with nothing pending."""
+        if self.closed:
+            return
+        if self._tls is not None and self.open:
+            with suppress(ssl.SSLError):
+                self._tls.unwrap()
+            self._flush()
+        if not self.closed and not self.pending:
+            with suppress(OSError):
+                self.sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self.pause()
+        if self._writing:
+            self._writing = False
+            self.loop.remove_writer(self._fd)
+        self.pending = b""
+        self.sock.close()
+
+    def abort(self) -> None:
+        """Close with RST: the peer must not take what it has for a whole message."""
+        if not self.closed:
+            with suppress(OSError):
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+            self.close()

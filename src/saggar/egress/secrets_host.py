@@ -1,0 +1,306 @@
+"""The secrets process: holds secrets and CA keys, and answers the broker per task and destination.
+
+`python -I -m saggar.egress.secrets_host CONTROL_FD BROKER_FD`: two AF_UNIX SOCK_SEQPACKET sockets, one JSON object a message.
+
+I1  A credential is given only for the task and the host that the supervisor bound it to.
+I2  A leaf is minted only for a host that the supervisor listed as terminated for that task; a removed task's CA is gone.
+I3  Whatever fails gives `{"ok": false}` with a text that holds no secret; nothing older is given in its place.
+I4  Slow sources (command, vault, token endpoint) never hold up others; each credential is fetched once at a time.
+
+supervisor → secrets: `{"op":"start","env":{…},"files":[…],"commands":bool,"network":bool}` first, once;
+`{"op":"add","cell","task","hosts":[pattern…],"secrets":[SecretSpec…]}`, answered by
+`{"event":"added","cell","ca":PEM}`; `{"op":"remove","cell"}`; `{"op":"rotate","cell"}`: what was fetched is forgotten.
+broker → secrets: `{"op":"leaf","id","cell","host"}`, `{"op":"get","id","cell","credential","host","date"}`.
+secrets → broker: `{"id","ok",…}`; `{"event":"forget","cell"}`: leases given for the cell are over. A file's watching
+descriptor (O_PATH) comes along by SCM_RIGHTS.
+"""
+
+from __future__ import annotations
+
+import array
+import http.client
+import json
+import os
+import random
+import selectors
+import signal
+import socket
+import ssl
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from saggar.core.errors import PeerError
+from saggar.egress import sigv4
+from saggar.egress.ca_host import TaskCa
+from saggar.egress.lockdown_host import lock_down
+from saggar.egress.oauth import MARGIN_S, Token, TokenCache, parse_token, token_request
+from saggar.egress.sources_host import LIMIT_BYTES, Reading, SourceError, VaultKv, read, read_file
+from saggar.egress.terms import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MESSAGE_BYTES = 60 * 1024
+_SLOW = ("command", "vault", "keyring")
+
+
+class Held:
+    """One credential of one cell."""
+
+    __slots__ = ("epoch", "facts", "host", "kind", "lock", "sources", "tokens", "version")
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self.host: str = spec["host"]
+        self.kind: str = spec["kind"]
+        self.sources = {role: Source.parse(text) for role, text in spec["sources"].items()}
+        self.facts: dict[str, Any] = spec["facts"]
+        self.lock = threading.Lock()
+        self.version = 0
+        #: raised by a rotation; what was read before it is read again
+        self.epoch = 0
+        self.tokens = TokenCache()
+
+    @property
+    def slow(self) -> bool:
+        return self.kind == "oauth2" or any(s.kind in _SLOW for s in self.sources.values())
+
+
+class Cell:
+    __slots__ = ("ca", "held", "hosts")
+
+    def __init__(self, ca: TaskCa, hosts: list[str], held: dict[str, Held]) -> None:
+        self.ca = ca
+        self.hosts = hosts
+        self.held = held
+
+
+def covers(pattern: str, host: str) -> bool:
+    """Whether `host` is the name itself, or one label under a `*.` pattern (as in `egress.match`)."""
+    if pattern.startswith("*."):
+        label, dot, parent = host.partition(".")
+        return bool(label and dot) and parent == pattern[2:]
+    return pattern == host
+
+
+class Secrets:
+    """All cells of one broker. Every answer goes out with `send`, from whichever thread made it."""
+
+    def __init__(self, broker: socket.socket) -> None:
+        self._broker = broker
+        self._cells: dict[str, Cell] = {}
+        self._env: dict[str, str] = {}
+        self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="source")
+        # an answer goes out in one piece with the look at its epoch, a rotation in one piece with its `forget`
+        self._gate = threading.Lock()
+        self.report: dict[str, str] = {}
+
+    # supervisor's side
+
+    def control(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        op = message["op"]
+        if op == "start":
+            self._env = message["env"]
+            self.report = lock_down(files=message["files"], commands=message["commands"], network=message["network"])
+            return {"event": "ready", "lockdown": self.report}
+        cell = message["cell"]
+        if op == "add":
+            old = self._cells.get(cell)
+            ca = old.ca if old is not None else TaskCa(message["task"], time.time())
+            held = {s["credential"]: Held(s) for s in message["secrets"]}
+            self._cells[cell] = Cell(ca, message["hosts"], held)
+            if old is not None:
+                self._send({"event": "forget", "cell": cell})
+            return {"event": "added", "cell": cell, "ca": ca.pem}
+        if op == "remove":
+            self._cells.pop(cell, None)
+            self._send({"event": "forget", "cell": cell})
+        elif op == "rotate" and cell in self._cells:
+            with self._gate:
+                for one in self._cells[cell].held.values():
+                    one.epoch += 1
+                self._send({"event": "forget", "cell": cell})
+        return None
+
+    # broker's side
+
+    def ask(self, message: dict[str, Any]) -> None:
+        """Answer one question of the broker, now or from a worker thread."""
+        cell = self._cells.get(message["cell"])
+        if cell is None:
+            self._fail(message, "no such task")
+        elif message["op"] == "leaf":
+            self._leaf(message, cell)
+        elif message["op"] == "get":
+            held = cell.held.get(message["credential"])
+            if held is None or not covers(held.host, message["host"]):
+                self._fail(message, "the credential is not bound to this host")
+            elif held.slow:
+                self._pool.submit(self._get, message, held)
+            else:
+                self._get(message, held)
+        else:
+            self._fail(message, "no such question")
+
+    def _leaf(self, message: dict[str, Any], cell: Cell) -> None:
+        host = message["host"]
+        if not any(covers(p, host) for p in cell.hosts):
+            self._fail(message, "the host is not terminated for this task")
+            return
+        certificate, key = cell.ca.leaf(host, time.time())
+        self._send({"id": message["id"], "ok": True, "certificate": certificate, "key": key})
+
+    def _get(self, message: dict[str, Any], held: Held) -> None:
+        with held.lock:
+            while True:
+                epoch = held.epoch
+                answer, watch_fd = self._answer(message, held)
+                with self._gate:
+                    current = held.epoch == epoch
+                    if current:
+                        self._send(answer, watch_fd)
+                if watch_fd >= 0:
+                    os.close(watch_fd)
+                if current:
+                    return
+                held.tokens.drop()
+
+    def _answer(self, message: dict[str, Any], held: Held) -> tuple[dict[str, Any], int]:
+        try:
+            values, lease_s, watch_fd = self._values(held, message)
+        except (SourceError, PeerError) as e:
+            return {"id": message["id"], "ok": False, "error": str(e)}, -1
+        except Exception as e:  # noqa: BLE001  # a worker thread must answer whatever happens (I3)
+            return {"id": message["id"], "ok": False, "error": f"the source failed: {type(e).__name__}"}, -1
+        held.version += 1
+        return {
+            "id": message["id"],
+            "ok": True,
+            "values": values,
+            "lease_s": lease_s,
+            "version": held.version,
+        }, watch_fd
+
+    def _values(self, held: Held, message: dict[str, Any]) -> tuple[dict[str, str], float, int]:
+        if held.kind == "oauth2":
+            now = time.monotonic()
+            token = held.tokens.get(now, lambda refresh: self._fetch_token(held, refresh, now))
+            return {"value": token.value}, max(0.0, token.ends - MARGIN_S - now), -1
+        readings = {role: self._read(source) for role, source in held.sources.items()}
+        lease_s = min(r.lease_s for r in readings.values())
+        watch_fd = readings["value"].watch_fd
+        for role, reading in readings.items():
+            if role != "value" and reading.watch_fd >= 0:
+                os.close(reading.watch_fd)
+        if held.kind == "sigv4":
+            date = str(message["date"])
+            scope = sigv4.Scope(held.facts["region"], held.facts["service"])
+            values = {r: x.value for r, x in readings.items() if r != "value"}
+            values |= {"signing_key": sigv4.derive(readings["value"].value, date, scope).hex(), "date": date}
+            return values, lease_s, watch_fd
+        return {"value": readings["value"].value}, lease_s, watch_fd
+
+    def _read(self, source: Source) -> Reading:
+        store = self._store() if source.kind == "vault" else None
+        return read(source, self._env, store)
+
+    def _store(self) -> VaultKv:
+        address = self._env.get("VAULT_ADDR") or self._env.get("BAO_ADDR")
+        if not address:
+            raise SourceError("no vault address is configured (`VAULT_ADDR`)")
+        namespace = self._env.get("VAULT_NAMESPACE", "")
+        ca_file = self._env.get("VAULT_CACERT", "")
+        return VaultKv(address, self._vault_token, namespace=namespace, ca_file=ca_file, jitter=random.random)
+
+    def _vault_token(self) -> str:
+        token = self._env.get("VAULT_TOKEN") or self._env.get("BAO_TOKEN")
+        if token:
+            return token
+        path = self._env.get("VAULT_TOKEN_FILE")
+        if not path:
+            raise SourceError("no vault token is configured (`VAULT_TOKEN` or `VAULT_TOKEN_FILE`)")
+        text, watch_fd = read_file(path)
+        os.close(watch_fd)
+        return text.strip()
+
+    def _fetch_token(self, held: Held, refresh: str, now: float) -> Token:
+        facts = held.facts
+        if not refresh and "refresh_token" in held.sources:
+            refresh = self._read_once(held.sources["refresh_token"])
+        headers, body = token_request(
+            client_id=facts["client_id"], client_secret=self._read_once(held.sources["value"]), refresh_token=refresh,
+            scope=facts.get("scope", ""), audience=facts.get("audience", ""), in_body=bool(facts.get("in_body", False)),
+        )  # fmt: skip
+        status, answer = _post(facts["token_url"], headers, body, self._env.get("SSL_CERT_FILE", ""))
+        return parse_token(status, answer, now)
+
+    def _read_once(self, source: Source) -> str:
+        reading = self._read(source)
+        if reading.watch_fd >= 0:
+            os.close(reading.watch_fd)
+        return reading.value
+
+    def _fail(self, message: dict[str, Any], text: str) -> None:
+        self._send({"id": message.get("id"), "ok": False, "error": text})
+
+    def _send(self, message: dict[str, Any], fd: int = -1) -> None:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))] if fd >= 0 else []
+        with suppress(OSError):
+            self._broker.sendmsg([json.dumps(message).encode()], rights)
+
+
+def _post(url: str, headers: list[tuple[str, str]], body: bytes, ca_file: str) -> tuple[int, bytes]:
+    parts = urlsplit(url)
+    connection: http.client.HTTPConnection
+    if parts.scheme == "https":
+        context = ssl.create_default_context(cafile=ca_file or None)
+        connection = http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=10, context=context)
+    else:
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    try:
+        connection.request("POST", parts.path or "/", body=body, headers=dict(headers))
+        answer = connection.getresponse()
+        return answer.status, answer.read(LIMIT_BYTES)
+    except (OSError, http.client.HTTPException) as e:
+        raise PeerError(f"the token endpoint does not answer: {type(e).__name__}") from None
+    finally:
+        connection.close()
+
+
+def serve(control: socket.socket, broker: socket.socket) -> None:
+    """Until the supervisor or the broker is gone."""
+    secrets = Secrets(broker)
+    selector = selectors.DefaultSelector()
+    selector.register(control, selectors.EVENT_READ)
+    selector.register(broker, selectors.EVENT_READ)
+    while True:
+        # the supervisor first: what it adds or removes counts for a question that came at the same time
+        ready = sorted((key.fileobj for key, _ in selector.select()), key=lambda s: s is broker)
+        for sock in ready:
+            data = sock.recv(MESSAGE_BYTES)  # type: ignore[union-attr]  # only sockets were registered
+            if not data:
+                return
+            message = json.loads(data)
+            if sock is control:
+                answer = secrets.control(message)
+                if answer is not None:
+                    control.send(json.dumps(answer).encode())
+            else:
+                secrets.ask(message)
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    broker = socket.socket(fileno=int(sys.argv[2]))
+    serve(control, broker)
+    # worker threads may be waiting for a source: nothing of theirs is needed any more
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

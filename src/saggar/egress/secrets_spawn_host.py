@@ -1,0 +1,123 @@
+"""Start the secrets process beside a broker. On the supervisor's side; imports nothing that costs.
+
+The child gets two descriptors, an empty environment but what `start` sends it, and dies when either peer is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+
+from saggar.core.errors import Unenforceable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# `-I` keeps PYTHONPATH and the current directory out; the package's own root is put back by name
+_CODE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from saggar.egress.secrets_host import main; sys.exit(main())"
+_VAULT = ("VAULT_ADDR", "BAO_ADDR", "VAULT_TOKEN", "BAO_TOKEN", "VAULT_TOKEN_FILE", "VAULT_NAMESPACE", "VAULT_CACERT")
+_COMMAND = ("PATH", "HOME", "GNUPGHOME", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
+
+
+class SecretsProcess:
+    """pid; control: the supervisor's socket; broker: the end to hand to the broker (close it here afterwards)."""
+
+    __slots__ = ("broker", "control", "lockdown", "pid")
+
+    def __init__(self, pid: int, control: socket.socket, broker: socket.socket) -> None:
+        self.pid = pid
+        self.control = control
+        self.broker = broker
+        self.lockdown: dict[str, str] = {}
+
+    def add(self, cell: str, task: str, hosts: Iterable[str], specs: Iterable[Mapping[str, Any]]) -> str:
+        """Bind a task's credentials; its CA certificate as PEM, to be trusted inside the cell."""
+        self._tell({"op": "add", "cell": cell, "task": task, "hosts": list(hosts), "secrets": list(specs)})
+        return str(self._hear()["ca"])
+
+    def remove(self, cell: str) -> None:
+        self._tell({"op": "remove", "cell": cell})
+
+    def rotate(self, cell: str) -> None:
+        """Forget what was fetched: the next request reads its source again."""
+        self._tell({"op": "rotate", "cell": cell})
+
+    def stop(self) -> None:
+        """End the process and collect it."""
+        self.control.close()
+        self.broker.close()
+        os.waitpid(self.pid, 0)
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        self.control.send(json.dumps(message).encode())
+
+    def _hear(self) -> dict[str, Any]:
+        data = self.control.recv(64 * 1024)
+        if not data:
+            raise Unenforceable(
+                "the secrets process ended", cause="see its last words on stderr", remedy="run `saggar doctor`"
+            )
+        answer: dict[str, Any] = json.loads(data)
+        return answer
+
+
+def start_secrets(specs: Iterable[Mapping[str, Any]], env: Mapping[str, str]) -> SecretsProcess:
+    """Start and lock down the process for credentials of these kinds. Raises OSError, Unenforceable.
+
+    specs: `SecretSpec.to_json()` of all hosts; decides which variables it is told, whether it may run programs, and
+    whether it may connect. env: the supervisor's environment.
+    """
+    sources = [str(text).partition(":") for spec in specs for text in spec["sources"].values()]
+    oauth = any(spec["kind"] == "oauth2" for spec in specs)
+    kinds = {kind for kind, _, _ in sources}
+    names = {argument for kind, _, argument in sources if kind == "env"}
+    if "vault" in kinds:
+        names |= set(_VAULT)
+    if "command" in kinds:
+        names |= set(_COMMAND)
+    if oauth or "vault" in kinds:
+        names.add("SSL_CERT_FILE")
+    files = [argument for kind, _, argument in sources if kind == "file"]
+    if "vault" in kinds and env.get("VAULT_TOKEN_FILE"):
+        files.append(env["VAULT_TOKEN_FILE"])
+    if "vault" in kinds and env.get("VAULT_CACERT"):
+        files.append(env["VAULT_CACERT"])
+    if oauth and env.get("SSL_CERT_FILE"):
+        files.append(env["SSL_CERT_FILE"])
+    process = _spawn()
+    process._tell(
+        {
+            "op": "start",
+            "env": {n: env[n] for n in names if n in env},
+            "files": files,
+            # keyrings talk to services over D-Bus, which the same walls would stop
+            "commands": bool(kinds & {"command", "keyring"}),
+            "network": oauth or bool(kinds & {"vault", "keyring", "command"}),
+        }
+    )
+    process.lockdown = process._hear()["lockdown"]
+    return process
+
+
+def _spawn() -> SecretsProcess:
+    control, control_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    broker, broker_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        # copies beyond any number that the child's 3 and 4 could clobber
+        high = [os.dup2(s.fileno(), 200 + i, inheritable=True) for i, s in enumerate((control_child, broker_child))]
+        actions = [(os.POSIX_SPAWN_DUP2, high[0], 3), (os.POSIX_SPAWN_DUP2, high[1], 4)]
+        actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in high]  # type: ignore[misc]
+        pid = os.posix_spawn(
+            sys.executable, [sys.executable, "-I", "-c", _CODE, _ROOT, "3", "4"], {}, file_actions=actions
+        )
+        for fd in high:
+            os.close(fd)
+    finally:
+        control_child.close()
+        broker_child.close()
+    return SecretsProcess(pid, control, broker)

@@ -1,0 +1,175 @@
+"""The terminated path of one cell: leaves, upstream trust, pool, budget and the connections that use them.
+
+I1  Nothing here is shared between cells: contexts, pool, budget, placeholders and redactions are one cell's.
+I2  A leaf is had from the secrets process alone, for the host that was decided on.
+I3  Revoked rules and a removed cell cut their connections at once.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from typing import TYPE_CHECKING
+
+from saggar.egress.budget import Budget, Limits
+from saggar.egress.client_host import Client
+from saggar.egress.placeholder import Canary
+from saggar.egress.redact import Secrets
+from saggar.egress.terms import Terms
+from saggar.egress.upstream_host import Pool, client_context
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    from collections.abc import Iterable
+    from typing import Protocol
+
+    from saggar.core.decision import Decision
+    from saggar.egress.admit import Lease
+    from saggar.egress.authorize import AuthorizedRequest
+    from saggar.egress.client_end_host import ClientEnd
+    from saggar.egress.destination import Destination
+    from saggar.egress.dial_host import Dialer
+    from saggar.egress.secrets_client_host import SecretsClient
+
+    class CellPort(Protocol):
+        """What the broker gives the terminated path of one cell."""
+
+        id: str
+        dialer: Dialer
+
+        def record(self, decision: Decision) -> None:
+            """Write the audit record of what is about to happen. Raises OSError: then nothing may pass."""
+            ...
+
+        def refused(self, decision: Decision) -> None:
+            """Count a refusal that was recorded, and tell the supervisor."""
+            ...
+
+        def moved(self, destination: Destination, up: int, down: int) -> None:
+            """Count bytes."""
+            ...
+
+        def fatal(self, cause: str) -> None:
+            """The cell cannot be served as promised."""
+            ...
+
+        async def approve(self, decision: Decision) -> str:
+            """`approved`, `denied` or `timeout`."""
+            ...
+
+
+_SWEEP_S = 1.0
+
+
+class Termination:
+    """All terminated connections of one cell."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        port: CellPort,
+        secrets: SecretsClient,
+        *,
+        placeholders: Iterable[str] = (),
+        limits: Limits | None = None,
+    ) -> None:
+        self.loop = loop
+        self.port = port
+        self.secrets = secrets
+        texts = tuple(placeholders)
+        self.canary: Canary | None = Canary(texts) if texts else None
+        self.budget = Budget(limits or Limits(), loop.time())
+        self.pool = Pool(loop)
+        self.clients: set[ClientEnd] = set()
+        self._servers: dict[str, ssl.SSLContext] = {}
+        self._dialling: dict[str, ssl.SSLContext] = {}
+        self._redactions: dict[tuple[str, int], Secrets] = {}
+        self._timer = loop.call_later(_SWEEP_S, self._sweep)
+
+    def accept(
+        self,
+        sock: socket.socket,
+        authorized: AuthorizedRequest,
+        terms: Terms,
+        *,
+        first: bytes = b"",
+        persistent: bool = True,
+    ) -> Client:
+        """Take over a client's socket. The destination was allowed; the ClientHello is unread.
+
+        first: bytes that were read already (plain HTTP). persistent: further requests on the connection are for the same
+        destination; else it ends after one.
+        """
+        client = Client(self, sock, authorized, terms)
+        client.buffer = first
+        client.persistent = persistent
+        self.clients.add(client)
+        client.begin()
+        return client
+
+    def revoke(self, gone: Iterable[str]) -> None:
+        """Cut every connection under a rule that is no more, and every idle one to an upstream."""
+        rules = set(gone)
+        for client in [c for c in self.clients if c.authorized.rule.id in rules]:
+            client.cut()
+        self.pool.close()
+
+    def close(self) -> None:
+        self._timer.cancel()
+        for client in list(self.clients):
+            client.cut()
+        self.pool.close()
+
+    def _sweep(self) -> None:
+        self._timer = self.loop.call_later(_SWEEP_S, self._sweep)
+        now = self.loop.time()
+        for client in [c for c in self.clients if c.deadline <= now]:
+            client.on_deadline()
+        self.pool.sweep()
+
+    def known_context(self, host: str) -> ssl.SSLContext | None:
+        return self._servers.get(host)
+
+    async def server_context(self, host: str) -> ssl.SSLContext:
+        """The TLS context with this host's leaf; made once (1.8 ms). Raises SecretsError."""
+        found = self._servers.get(host)
+        if found is None:
+            certificate, key = await self.secrets.leaf(self.port.id, host)
+            found = self._servers[host] = _server_context(certificate, key)
+        return found
+
+    def dial_context(self, ca_pem: str) -> ssl.SSLContext:
+        found = self._dialling.get(ca_pem)
+        if found is None:
+            found = self._dialling[ca_pem] = client_context(ca_pem)
+        return found
+
+    def redaction(self, terms: Terms, lease: Lease) -> Secrets:
+        """The compiled scanner for what this lease must not let back in."""
+        key = (lease.credential, lease.version)
+        found = self._redactions.get(key)
+        if found is None:
+            credential = terms.credential
+            secret = lease.values.get("value") or lease.values.get("session_token", "")
+            pairs = [(secret.encode(), credential.placeholder if credential else "")] if secret else []
+            found = Secrets(pairs, basic_user=credential.user.encode() if credential else b"")
+            if len(self._redactions) > 64:
+                self._redactions.clear()
+            self._redactions[key] = found
+        return found
+
+
+def _server_context(certificate: str, key: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    # the module reads chains from files alone; this one has no name and dies with its descriptor
+    fd = os.memfd_create("leaf", os.MFD_CLOEXEC)
+    try:
+        os.write(fd, (certificate + key).encode())
+        context.load_cert_chain(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)
+    return context

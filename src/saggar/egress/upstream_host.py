@@ -1,0 +1,249 @@
+"""Connections to upstreams of terminated hosts: verified, pooled per cell, never mixed.
+
+I1  A secret or request goes out only after the upstream's certificate was verified for the destination's name.
+I2  A pool belongs to one cell; inside it a connection serves one key alone: destination, rule, credential and its version.
+I3  A connection is used again only when its last answer ended exactly, nothing unsolicited came, and both sides keep alive.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+from saggar.core.errors import ParseError
+from saggar.egress.end_host import End
+from saggar.egress.http_body import ChunkedReader, CloseReader, LengthReader
+from saggar.egress.http_head import find_end, parse_response
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    from typing import Protocol
+
+    from saggar.egress.http_head import ResponseHead
+
+    class Exchange(Protocol):
+        """Whom an upstream answers to."""
+
+        def on_upstream_ready(self) -> None: ...
+        def on_informational(self, head: ResponseHead) -> None: ...
+        def on_response(self, head: ResponseHead, pieces: list[bytes], *, done: bool) -> None: ...
+        def on_body(self, pieces: list[bytes], *, done: bool) -> None: ...
+        def on_switched(self, data: bytes) -> None: ...
+        def on_upstream_end(self) -> None: ...
+        def on_upstream_lost(self, reason: str, detail: str) -> None: ...
+        def on_upstream_drained(self) -> None: ...
+
+
+#: servers close idle connections from 5 s on; a request that meets the close cannot always be sent again
+IDLE_S = 4.0
+IDLE_LIMIT = 32
+
+Key = tuple[object, ...]
+
+
+class Upstream(End):
+    """One connection. `begin` gives it to an exchange; it comes back by `Pool.give`."""
+
+    __slots__ = (
+        "_buffer",
+        "_method",
+        "_reader",
+        "exchange",
+        "fresh",
+        "idle_since",
+        "key",
+        "responded",
+        "reusable",
+        "switched",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, key: Key) -> None:
+        super().__init__(loop, sock)
+        self.key = key
+        self.exchange: Exchange | None = None
+        self.fresh = True
+        self.idle_since = 0.0
+        self.reusable = True
+        self.responded = False
+        self.switched = False
+        self._buffer = b""
+        self._method = ""
+        self._reader: ChunkedReader | LengthReader | CloseReader | None = None
+
+    def begin(self, exchange: Exchange, method: str) -> None:
+        """The answer to a request of `method` goes to `exchange`."""
+        self.exchange = exchange
+        self.responded = False
+        self._method = method
+        self._reader = None
+
+    def ready(self) -> None:
+        if self.exchange is not None:
+            self.exchange.on_upstream_ready()
+
+    def data(self, data: bytes) -> None:
+        exchange = self.exchange
+        if exchange is None:
+            # unsolicited: whoever sends ahead of a request could answer the next one
+            self.close()
+            return
+        if self.switched:
+            exchange.on_switched(data)
+            return
+        self.responded = True
+        try:
+            if self._reader is None:
+                self._head(exchange, data)
+            else:
+                pieces = self._reader.feed(data)
+                self._settle()
+                exchange.on_body(pieces, done=self._reader is None)
+        except ParseError as e:
+            self._break("bad_response", str(e))
+
+    def _head(self, exchange: Exchange, data: bytes) -> None:
+        data = self._buffer + data if self._buffer else data
+        self._buffer = b""
+        while True:
+            end = find_end(data)
+            if end < 0:
+                self._buffer = data
+                return
+            head = parse_response(data[:end], self._method)
+            data = data[end:]
+            if head.status == 101:
+                self.switched = True
+                self.reusable = False
+                exchange.on_response(head, [data] if data else [], done=False)
+                return
+            if head.status >= 200:
+                break
+            exchange.on_informational(head)
+            if self.exchange is not exchange:
+                return
+        self._open_body(head)
+        pieces = self._reader.feed(data) if self._reader is not None and data else []
+        if self._reader is None and data:
+            self.reusable = False
+        self._settle()
+        exchange.on_response(head, pieces, done=self._reader is None)
+
+    def _open_body(self, head: ResponseHead) -> None:
+        body = head.body
+        if not head.keep_alive:
+            self.reusable = False
+        if body.kind == "chunked":
+            self._reader = ChunkedReader()
+        elif body.kind == "close":
+            self._reader = CloseReader()
+            self.reusable = False
+        elif body.length:
+            self._reader = LengthReader(body.length)
+
+    def _settle(self) -> None:
+        """Take note when the answer is complete."""
+        reader = self._reader
+        if reader is not None and reader.done:
+            if reader.rest:
+                self.reusable = False
+            self._reader = None
+
+    def _break(self, reason: str, detail: str) -> None:
+        self.close()
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.on_upstream_lost(reason, detail)
+
+    def drained(self) -> None:
+        if self.exchange is not None:
+            self.exchange.on_upstream_drained()
+
+    def ended(self) -> None:
+        exchange = self.exchange
+        if exchange is None:
+            self.close()
+        elif self.switched:
+            exchange.on_upstream_end()
+        elif isinstance(self._reader, CloseReader) and self.clean:
+            self._reader = None
+            exchange.on_body([], done=True)
+        else:
+            self._break("upstream_closed", "the upstream closed before the end of its answer")
+
+    def lost(self, error: Exception | None) -> None:
+        exchange, self.exchange = self.exchange, None
+        if exchange is None:
+            return
+        if isinstance(error, ssl.SSLCertVerificationError):
+            exchange.on_upstream_lost("upstream_certificate", error.verify_message)
+        elif isinstance(error, ssl.SSLError):
+            exchange.on_upstream_lost("upstream_tls", error.reason or "TLS failed")
+        elif not self.open:
+            exchange.on_upstream_lost("upstream_tls", "the upstream closed during the handshake")
+        else:
+            exchange.on_upstream_lost("upstream_closed", type(error).__name__ if error else "closed")
+
+
+class Pool:
+    """Idle connections of one cell."""
+
+    __slots__ = ("_idle", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._idle: dict[Key, list[Upstream]] = {}
+
+    def take(self, key: Key) -> Upstream | None:
+        """The idle connection that was used last, or None."""
+        idle = self._idle.get(key)
+        while idle:
+            upstream = idle.pop()
+            if not upstream.closed and self._loop.time() - upstream.idle_since < IDLE_S:
+                return upstream
+            upstream.close()
+        return None
+
+    def give(self, upstream: Upstream) -> None:
+        """Take back a connection whose answer is complete."""
+        upstream.exchange = None
+        idle = self._idle.setdefault(upstream.key, [])
+        if not upstream.reusable or upstream.closed or upstream.eof or upstream.pending or len(idle) >= IDLE_LIMIT:
+            upstream.close()
+            return
+        upstream.fresh = False
+        upstream.idle_since = self._loop.time()
+        upstream.resume()
+        idle.append(upstream)
+
+    def sweep(self) -> None:
+        """Close what has been idle too long."""
+        now = self._loop.time()
+        for key, idle in list(self._idle.items()):
+            alive = []
+            for upstream in idle:
+                if upstream.closed or now - upstream.idle_since >= IDLE_S:
+                    upstream.close()
+                else:
+                    alive.append(upstream)
+            if alive:
+                self._idle[key] = alive
+            else:
+                del self._idle[key]
+
+    def close(self) -> None:
+        for idle in self._idle.values():
+            for upstream in idle:
+                upstream.close()
+        self._idle.clear()
+
+
+def client_context(ca_pem: str) -> ssl.SSLContext:
+    """For dialling: the host's roots and what the policy names, HTTP/1.1 only, no client certificate ever. Costs 50 ms
+    with the system's roots; make one per named root."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    if ca_pem:
+        context.load_verify_locations(cadata=ca_pem)
+    return context
