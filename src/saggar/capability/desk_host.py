@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterable, Sequence
 
 from saggar.capability.declare import Tool
-from saggar.capability.gateway import Gateway, Sink
+from saggar.capability.gateway import Gateway
 from saggar.capability.grant import compile_capability
 from saggar.capability.keys import PrivateKey
 from saggar.capability.mint import Issuer
 from saggar.capability.rule import Rule
 from saggar.capability.rules import RuleSet, Tightening
+from saggar.capability.steps import Sink
 from saggar.capability.verify import Revocations, Verifier
 from saggar.core.approval import Approver
 from saggar.core.clock_host import SystemClock

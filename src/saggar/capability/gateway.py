@@ -15,10 +15,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
-from saggar.audit import canonical
 from saggar.capability.budget import Account, Ledger
 from saggar.capability.builtin import Flow
 from saggar.capability.call import BadCall, Call, prepare
@@ -28,12 +27,14 @@ from saggar.capability.declare import Tool
 from saggar.capability.grant import Grant, compile_capability
 from saggar.capability.mint import DEFAULT_TTL_S, Issuer, Random
 from saggar.capability.record import argument_record, call_record
+from saggar.capability.request import request_hash
 from saggar.capability.rule import CallView
 from saggar.capability.rules import ASKED, REFUSED, RuleSet, Verdict
-from saggar.capability.verify import HeldGrant, Proof, VerifiedToken, Verifier, refusal
+from saggar.capability.steps import Asked, Judged, Sink, granted, granting, misfit, result_size, revived
+from saggar.capability.verify import HeldGrant, Proof, Verifier, refusal
 from saggar.core.approval import Answer, Approver, Question
 from saggar.core.decision import ALLOW, ASK, DENY, Decision, strongest
-from saggar.core.errors import Denied, ParseError, UsageError
+from saggar.core.errors import Denied, UsageError
 from saggar.core.tool import (
     Budget,
     LabelLike,
@@ -50,49 +51,6 @@ if TYPE_CHECKING:
 FAILED = "the tool failed"
 PARKED = "this call waits for approval"
 MAX_IDS = 100_000
-
-
-class Sink(Protocol):
-    """`saggar.audit.sink_host.AuditLog`, or what stands in for it in a test."""
-
-    def append(
-        self,
-        kind: str,
-        *,
-        layer: str,
-        effect: str = "",
-        reason: str = "",
-        rule: str = "",
-        detail: dict[str, Any] | None = None,
-    ) -> tuple[int, str]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A call as it came in: nothing of it is believed yet."""
-
-    token: str
-    tool: str
-    args: Any
-    labels: Mapping[str, LabelLike]
-    call_id: str = ""
-    proof: Proof | None = None
-    outside: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """A call that got as far as its verdict."""
-
-    tool: Tool
-    call: Call
-    token: VerifiedToken
-    held: HeldGrant
-    accounts: tuple[tuple[Account, Budget], ...]
-    labels: Mapping[str, LabelLike]
-    verdict: Verdict
-    call_id: str
-    approval: str = ""
 
 
 class Gateway:
@@ -183,6 +141,13 @@ class Gateway:
         detail = {"tools": tools, "capabilities": [granted(g) for g in capabilities]}
         self._audit.append("capability.tools", layer="L3", effect=ALLOW, reason="declared", detail=detail)
 
+    def granted_to(self, token: str) -> frozenset[str]:
+        """The tools that a token names; empty for one that is not believed."""
+        try:
+            return frozenset(held.grant.tool for held in self._verifier.verify(token).grants)
+        except Denied:
+            return frozenset()
+
     # -- calls
 
     def call(
@@ -197,12 +162,12 @@ class Gateway:
         outside: bool = False,
     ) -> Outcome:
         """As `core.tool.ToolGateway.call`. outside: the caller is another process, so `proof` is asked for."""
-        ready = self._judge(_Asked(token, tool, args, labels or {}, call_id, proof, outside))
-        if isinstance(ready, _Judged):
+        ready = self._judge(Asked(token, tool, args, labels or {}, call_id, proof, outside))
+        if isinstance(ready, Judged):
             ready = self._approved(ready)
-        if isinstance(ready, _Judged):
+        if isinstance(ready, Judged):
             ready = self._commit(ready)
-        if not isinstance(ready, _Judged):
+        if not isinstance(ready, Judged):
             return ready
         try:
             value = self._run(ready)
@@ -222,13 +187,13 @@ class Gateway:
         outside: bool = False,
     ) -> Outcome:
         """`call` for an event loop: an async body is awaited, a human is waited for in a thread."""
-        ready = self._judge(_Asked(token, tool, args, labels or {}, call_id, proof, outside))
-        if isinstance(ready, _Judged):
+        ready = self._judge(Asked(token, tool, args, labels or {}, call_id, proof, outside))
+        if isinstance(ready, Judged):
             asks = ready.verdict.decision.effect == ASK
             ready = await asyncio.to_thread(self._approved, ready) if asks else ready
-        if isinstance(ready, _Judged):
+        if isinstance(ready, Judged):
             ready = self._commit(ready)
-        if not isinstance(ready, _Judged):
+        if not isinstance(ready, Judged):
             return ready
         try:
             if ready.tool.is_async and ready.tool.declaration.runs == "host":
@@ -241,20 +206,20 @@ class Gateway:
 
     def explain(self, token: str, tool: str, args: Mapping[str, Any]) -> Decision:
         """What `call` would decide, without a record, a question or a charge."""
-        judged = self._weighed(_Asked(token, tool, args, {}))
+        judged = self._weighed(Asked(token, tool, args, {}))
         return judged if isinstance(judged, Decision) else judged.verdict.decision
 
     # -- the steps
 
-    def _judge(self, asked: _Asked) -> _Judged | Outcome:
+    def _judge(self, asked: Asked) -> Judged | Outcome:
         found = self._weighed(asked)
-        if isinstance(found, _Judged):
+        if isinstance(found, Judged):
             if found.verdict.decision.effect != DENY:
                 return found
             return self._denied(found.verdict.decision, asked.tool, found.call.args, call_id=found.call_id)
         return self._denied(found, asked.tool, asked.args, call_id=asked.call_id)
 
-    def _weighed(self, asked: _Asked) -> _Judged | Decision:
+    def _weighed(self, asked: Asked) -> Judged | Decision:
         call_id = asked.call_id
         try:
             verified = self._verifier.verify(asked.token)
@@ -265,7 +230,7 @@ class Gateway:
                 return refusal("type_confusion")
             call = prepare(tool.declaration, asked.args, self.task)
             if asked.outside:
-                self._verifier.possess(verified, call.args_hash, asked.proof)
+                self._verifier.possess(verified, request_hash(self.task, asked.tool, asked.args), asked.proof)
                 call_id = asked.proof.call_id if asked.proof else ""
         except Denied as e:
             return e.decision
@@ -275,7 +240,7 @@ class Gateway:
             return refusal("call_id_form")
         if call_id in self._spent:
             return refusal("replayed", call_id=call_id)
-        held = _granting(verified, call)
+        held = granting(verified, call)
         if isinstance(held, Decision):
             return held
         verdict = self._ruled(call, held.grant, asked.labels)
@@ -286,7 +251,7 @@ class Gateway:
             if over is not None:
                 verdict = Verdict(refusal(over.reason, account=over.account, limit=over.limit))
         call_id = call_id or self._random(16).hex()
-        return _Judged(tool, call, verified, held, accounts, asked.labels, verdict, call_id)
+        return Judged(tool, call, verified, held, accounts, asked.labels, verdict, call_id)
 
     def _ruled(self, call: Call, grant: Grant, labels: Mapping[str, LabelLike]) -> Verdict:
         verdict = self._rules.decide(CallView(call.declaration, call.args, labels), grant, self._flow)
@@ -309,7 +274,7 @@ class Gateway:
         accounts += [(("token", jti, str(index)), budget) for jti, index, budget in held.charges]
         return tuple(accounts)
 
-    def _approved(self, judged: _Judged) -> _Judged | Outcome:
+    def _approved(self, judged: Judged) -> Judged | Outcome:
         decision = judged.verdict.decision
         if decision.effect == ALLOW:
             return judged
@@ -335,7 +300,7 @@ class Gateway:
                 judged.call.args,
                 call_id=judged.call_id,
             )
-        wrong = _misfit(question, answer)
+        wrong = misfit(question, answer)
         if wrong:
             refused = Decision(DENY, wrong, layer="approval", rule=decision.rule, public=REFUSED)
             return self._denied(refused, judged.call.declaration.name, judged.call.args, call_id=judged.call_id)
@@ -367,7 +332,7 @@ class Gateway:
         effect = {"approved": ALLOW, "denied": DENY}.get(answer.kind, ASK)
         self._append("approval.answer", effect=effect, reason=answer.kind, rule=question.rule, detail=detail)
 
-    def _renewed(self, judged: _Judged, question: Question) -> _Judged | Outcome:
+    def _renewed(self, judged: Judged, question: Question) -> Judged | Outcome:
         """After a wait nothing is as it was: look at the token, the budgets and the one-shot id again (I5)."""
         name, args = judged.call.declaration.name, judged.call.args
         token = judged.token
@@ -382,7 +347,7 @@ class Gateway:
                 return self._denied(again.decision, name, args, call_id=judged.call_id)
         return replace(judged, token=token, approval=question.id)
 
-    def _minted_for(self, judged: _Judged) -> str:
+    def _minted_for(self, judged: Judged) -> str:
         if self._issuer is None:
             raise UsageError("this gateway has no issuer")
         if self._verifier.revocations.covers(judged.token):
@@ -391,7 +356,7 @@ class Gateway:
         grant = replace(judged.held.grant, constraints=exact)
         return self._issuer.mint_local([grant], subject=judged.token.subject, max_depth=0)
 
-    def _commit(self, judged: _Judged) -> _Judged | Outcome:
+    def _commit(self, judged: Judged) -> Judged | Outcome:
         call = judged.call
         with self._lock:
             if judged.call_id in self._spent:
@@ -417,7 +382,7 @@ class Gateway:
             return Outcome("denied", refusal("audit_unavailable"), call_id=judged.call_id, public=REFUSED)
         return judged
 
-    def _run(self, judged: _Judged) -> Any:
+    def _run(self, judged: Judged) -> Any:
         tool = judged.tool
         if tool.declaration.runs == "sandbox":
             if self._sandbox is None:
@@ -426,7 +391,7 @@ class Gateway:
         value = tool.unguarded(**revived(tool, judged.call.args))
         return asyncio.run(value) if tool.is_async else value
 
-    def _finish(self, judged: _Judged, value: Any, error: Exception | None) -> Outcome:
+    def _finish(self, judged: Judged, value: Any, error: Exception | None) -> Outcome:
         declaration = judged.call.declaration
         self._seen(declaration)
         detail: dict[str, Any] = {"tool": declaration.name, "call_id": judged.call_id}
@@ -468,7 +433,7 @@ class Gateway:
         self._append("capability.decision", effect=DENY, reason=decision.reason, rule=decision.rule, detail=detail)
         return Outcome("denied", decision, call_id=call_id, public=REFUSED)
 
-    def _parked(self, judged: _Judged, question: Question) -> Outcome:
+    def _parked(self, judged: Judged, question: Question) -> Outcome:
         detail = call_record(
             judged.call, call_id=judged.call_id, holder=judged.token.subject, jti=judged.token.jtis[-1]
         ) | {"question": question.id}
@@ -482,51 +447,3 @@ class Gateway:
         except OSError:
             return False
         return True
-
-
-def _granting(token: VerifiedToken, call: Call) -> HeldGrant | Decision:
-    """The first grant that allows the call; else the refusal of the one that came closest."""
-    best: tuple[int, str, str] = (0, "tool_not_granted", "")
-    order = ("tool_not_granted", "declaration_changed", "argument_not_granted", "constraint")
-    for held in token.grants:
-        reason, argument = held.grant.refuses(call.declaration, call.args)
-        if not reason:
-            return held
-        best = max(best, (order.index(reason), reason, argument))
-    return refusal(best[1], argument=best[2])
-
-
-def _misfit(question: Question, answer: Answer) -> str:
-    """Why an approval does not count for this question, or ""."""
-    if question.human_only and answer.reviewer_class != "human":
-        return "approval_human_only"
-    if answer.scope in ("once", "times") and answer.args_hash != question.args_hash:
-        return "approval_other_call"
-    if answer.scope == "template" and answer.args_hash != question.template_hash:
-        return "approval_other_call"
-    if answer.scope == "task" and answer.args_hash not in (question.args_hash, f"task:{question.tool}"):
-        return "approval_other_call"
-    return ""
-
-
-def granted(grant: Grant) -> dict[str, str]:
-    return {"tool": grant.tool, "text": grant.to_text()}
-
-
-def revived(tool: Tool, args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments as the function's annotations have them (text to Decimal, date, Enum)."""
-    if not tool.revive:
-        return dict(args)
-    out = dict(args)
-    for name, revive in tool.revive.items():
-        if out.get(name) is not None:
-            out[name] = revive(out[name])
-    return out
-
-
-def result_size(value: Any) -> int:
-    """Bytes of a result for the budgets; of one that JSON has no form for, the length of its text."""
-    try:
-        return len(canonical.encode(value))
-    except ParseError:
-        return len(str(value).encode("utf-8", "surrogatepass"))
