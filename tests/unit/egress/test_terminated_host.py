@@ -7,10 +7,13 @@ import json
 import os
 import socket
 import ssl
+import sys
 import threading
 import time
 
 import pytest
+
+sys.path.insert(0, os.path.dirname(__file__))
 from terminated_rig import HOST, SECRET, Rig, Upstream, get, ok, raw, read_message
 
 from saggar.egress.budget import Limits
