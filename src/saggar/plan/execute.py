@@ -147,7 +147,7 @@ class _Run:
         self.origin: dict[str, tuple[str, ...]] = {}
         self.pc: Label = NEUTRAL
         self.pc_keys: tuple[str, ...] = ()
-        self.meter = Meter()
+        self.meter = Meter(plan.request)
         self.events: list[Event] = []
         self.made: list[Made] = []
         self.replies: list[str] = []
@@ -223,7 +223,7 @@ class _Run:
 
     def call(self, step: Call, key: str) -> None:
         declaration = self.x.tools.get(step.tool)
-        args = {name: self.value(e).under(self.pc) for name, e in step.args}
+        args = {name: self.value(e) for name, e in step.args}
         uses = self.uses(*(e for _, e in step.args))
         base = join(self.pc, *(whole(args[n]) for n in asking(declaration, args)))
         unknown = declaration is None or any(declaration.argument(n) is None for n in args)
@@ -235,7 +235,7 @@ class _Run:
         self.calls += 1
         if self.calls > self.plan.max_calls:
             raise LimitExceeded("the plan makes too many calls", limit="plan.calls", value=self.plan.max_calls)
-        decision = flow.decide(declaration, args, self.pc)
+        decision = flow.decide(declaration, args, self.pc, self.plan.request, self.x.tools)
         plain = self.plain(declaration, args)
         approved = decision.effect == ASK and self.approve(declaration, args, plain, why=decision, key=key)
         result = Node(nodes.NOT_ENOUGH, base)
@@ -331,7 +331,8 @@ class _Run:
         result = failed
         if outcome.done:
             try:
-                result = label_output(declaration, outcome.value, key, self.x.owner, base)
+                span = named_by(declaration, args)
+                result = label_output(declaration, outcome.value, key, self.x.owner, base=base, span=span)
             except PeerError:
                 result = failed
         self.made.append(Made(key, step.tool, plain, asked, outcome.status))
@@ -470,7 +471,7 @@ class _Run:
             return "; ".join(f"{k}: {self.shown(c.under(node.label))}" for k, c in data.items())
         if data is nodes.NOT_ENOUGH:
             return "(not enough information)"
-        if isinstance(data, str) and not node.verbatim and not node.label.at_least(DIRECTORY):
+        if isinstance(data, str) and node.writer is None and not node.label.at_least(DIRECTORY):
             return defang(data, self.plan.request)
         return str(data)
 
@@ -504,6 +505,15 @@ def choose(step: Select, source: Node, scope: Mapping[str, Node], meter: Meter) 
     if not rows or (step.take == "one" and len(rows) != 1):
         return missing(shape)
     return rows[0][1].under(shape)
+
+
+def named_by(declaration: ToolDeclaration, args: Mapping[str, Node]) -> tuple[int, int]:
+    """Where the user's request names the object that a read is about; (-1, -1) where anything else had a say."""
+    if declaration.has_side_effect or not args:
+        return (-1, -1)
+    spans = [s.span for node in args.values() for s in whole(node).sources]
+    fits = all(whole(node).integrity == USER for node in args.values()) and (-1, -1) not in spans
+    return spans[0] if fits and spans else (-1, -1)
 
 
 def asking(declaration: ToolDeclaration | None, args: Mapping[str, Node]) -> list[str]:

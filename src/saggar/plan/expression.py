@@ -3,7 +3,8 @@
 I1  Evaluation is total: a node comes back, `NOT_ENOUGH` where the data does not fit; only a spent meter raises.
 I2  The result's label is the join of the labels of everything that was looked at, conditions included.
 I3  One exception, and it is declared: an object that the user named. Comparing a field that the tool declares as a
-    name with words of the user counts as `directory`, for the user did the choosing (DESIGN, L4).
+    name, or a text whose writer the user named, with words of the user counts as `directory`: the user did the
+    choosing (DESIGN, L4).
 I4  `to_json` and `from_json` are inverse; parsing is bounded and gives an expression or `ParseError`.
 """
 
@@ -82,12 +83,13 @@ Expr = Lit | Ref | Get | Op | ListOf | ObjectOf | Text | Each
 
 
 class Meter:
-    """Counts evaluated nodes of a whole run, so that no plan computes for ever."""
+    """Counts evaluated nodes of a whole run, so that no plan computes for ever. request: the user's words (I3)."""
 
-    __slots__ = ("left",)
+    __slots__ = ("left", "request")
 
-    def __init__(self, steps: int = 500_000) -> None:
+    def __init__(self, request: str = "", steps: int = 500_000) -> None:
         self.left = steps
+        self.request = request
 
     def spend(self, steps: int = 1) -> None:
         self.left -= steps
@@ -136,23 +138,31 @@ def evaluate(e: Expr, scope: Scope, meter: Meter) -> Node:
 def _apply(name: str, args: list[Node], meter: Meter) -> Node:
     if name == "add" and all(isinstance(a.data, tuple) for a in args):
         return _concat(args)
-    labels = [whole(a) for a in args]
-    if name in ("eq", "matches") and _named(args):
+    # a length is the container's own business: what its elements say has no part in it
+    labels = [a.label if name == "len" else whole(a) for a in args]
+    if name in ("eq", "matches") and _named(args, meter.request):
         labels = [_lift(x) for x in labels]
     label = join(*labels)
-    if not all(map(nodes.complete, args)):
+    if not all(a.known if name == "len" else nodes.complete(a) for a in args):
         return missing(label)
     plain = [nodes.raw(a) for a in args]
     meter.spend(sum(len(p) // 64 if isinstance(p, str | list | dict) else 0 for p in plain))
     return nodes.of(operation.apply(name, plain), label)
 
 
-def _named(args: list[Node]) -> bool:
-    """I3: one side is a declared name, the other is the user's own words."""
+def _named(args: list[Node], request: str) -> bool:
+    """I3: one side is a declared name (or was written by somebody whom the user named), the other is the user's own
+    words."""
     a, b = args
-    return (a.names and b.label.integrity == USER and bool(b.label.sources)) or (
-        b.names and a.label.integrity == USER and bool(a.label.sources)
-    )
+    return (_a_name(a, request) and _words(b)) or (_a_name(b, request) and _words(a))
+
+
+def _a_name(node: Node, request: str) -> bool:
+    return node.names or bool(node.writer and operation.has_words(request, node.writer))
+
+
+def _words(node: Node) -> bool:
+    return node.label.integrity == USER and bool(node.label.sources)
 
 
 def _lift(label: Label) -> Label:

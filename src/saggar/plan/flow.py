@@ -6,8 +6,9 @@ I3  `deny` is for what no person may wave through; everything that a person coul
 I4  Every denial and refusal carries the same public text.
 
 Rules: `plan.authority` (who or what is acted upon comes from the user, a directory, or an object the user named);
-`plan.amount` (so does what is paid); `plan.reader` (content goes to those who may read it, or to whom the user's own
-words name); `plan.link` (a read may follow a link that stands verbatim in one piece of data: its writer knows it).
+`plan.amount` (so does what is paid, or from an
+object that the user named); `plan.reader` (content goes to those who may read it, or to whom the user's own
+words name); `plan.link` (a read may follow a link that somebody whom the user named wrote, character for character).
 """
 
 from __future__ import annotations
@@ -15,22 +16,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from saggar.core.decision import ALLOW, ASK, Decision
-from saggar.core.label import DIRECTORY, USER, Label, join
+from saggar.core.label import DIRECTORY, MANY, UNTRUSTED, USER, Label, Source, join
 from saggar.core.tool import AUTHORITY_ROLES, ArgumentDeclaration, ToolDeclaration
 from saggar.plan.node import Node, leaves, whole
+from saggar.plan.operation import has_words
 
 #: the one text that a model or a tool gets for any refusal
 PUBLIC = "this step was not carried out"
 
 
-def decide(declaration: ToolDeclaration, args: Mapping[str, Node], pc: Label) -> Decision:
-    """The verdict on one call whose arguments are all known."""
+def decide(
+    declaration: ToolDeclaration,
+    args: Mapping[str, Node],
+    pc: Label,
+    request: str = "",
+    tools: Mapping[str, ToolDeclaration] | None = None,
+) -> Decision:
+    """The verdict on one call whose arguments are all known. request: the user's words; tools: for the declared
+    integrity of each source."""
     findings = []
     for argument in declaration.arguments:
         node = args.get(argument.name)
         if node is None:
             continue
-        found = _argument(declaration, argument, node.under(pc))
+        found = _argument(declaration, argument, node.under(pc), request)
+        if argument.role == "amount" and declaration.effect == "pay" and not _amount(node, pc, tools or {}):
+            found = found or ("plan.amount", "untrusted_amount")
         if found is not None:
             findings.append((argument.name, *found, whole(node.under(pc))))
     if declaration.has_side_effect:
@@ -47,25 +58,43 @@ def decide(declaration: ToolDeclaration, args: Mapping[str, Node], pc: Label) ->
     return Decision(ASK, reason, layer="L4", rule=rule, public=PUBLIC, detail=detail)
 
 
-def _argument(declaration: ToolDeclaration, argument: ArgumentDeclaration, node: Node) -> tuple[str, str] | None:
+def _argument(
+    declaration: ToolDeclaration, argument: ArgumentDeclaration, node: Node, request: str
+) -> tuple[str, str] | None:
     label = whole(node)
     if not declaration.has_side_effect:
         if argument.role == "destination":
-            return _fetch(node, label)
+            return _fetch(node, label, request)
         guarded = argument.role == "credential"
     else:
         guarded = argument.role in AUTHORITY_ROLES
     if guarded and not label.at_least(DIRECTORY):
         return "plan.authority", "untrusted_authority"
-    if argument.role == "amount" and declaration.effect == "pay" and not label.at_least(DIRECTORY):
-        return "plan.amount", "untrusted_amount"
     return None
 
 
-def _fetch(node: Node, label: Label) -> tuple[str, str] | None:
-    """A read from an address: the address itself is what leaves."""
-    if node.verbatim:
-        return None  # the writer knows it, and nothing that he could not read chose it (`Node.under` sees to that)
+def _amount(node: Node, pc: Label, tools: Mapping[str, ToolDeclaration]) -> bool:
+    """Whether an amount may be paid: trusted, or read from an object that the user named, for that purpose, in the
+    request itself (`the bill in bill.txt`). Whom it goes to is judged by `plan.authority` all the same."""
+    label = whole(node)
+    if label.at_least(DIRECTORY):
+        return True
+    return pc.at_least(DIRECTORY) and all(_vouched(s, tools) for s in label.sources)
+
+
+def _vouched(source: Source, tools: Mapping[str, ToolDeclaration]) -> bool:
+    if source.kind != "tool" or source.span != (-1, -1):
+        return source != MANY
+    declaration = tools.get(source.name)
+    return declaration is not None and declaration.label_of(source.field).integrity != UNTRUSTED
+
+
+def _fetch(node: Node, label: Label, request: str) -> tuple[str, str] | None:
+    """A read from an address: the address itself is what leaves, and whoever chose it learns of the visit."""
+    if node.writer and has_words(request, node.writer):
+        # the writer knows the link already, nothing that he could not read chose it (`Node.under` sees to that), and
+        # the user named him: an object that the user named
+        return None
     if not label.at_least(DIRECTORY):
         return "plan.authority", "untrusted_destination"
     return ("plan.reader", "private_destination") if label.readers is not None else None
@@ -79,16 +108,22 @@ def _readers(declaration: ToolDeclaration, args: Mapping[str, Node], pc: Label) 
         for leaf in leaves(args[a.name])
         if isinstance(leaf.data, str)
     ]
-    # whom the user's own words name, the user has let in
-    strangers = [str(x.data) for x in audience if join(x.label, pc).integrity != USER]
+    strangers = [str(x.data) for x in audience if not _let_in(x.label, pc)]
     if not strangers:
         return []
     found = []
-    for argument in declaration.arguments:
+    for argument in declaration.with_role("content"):
         node = args.get(argument.name)
-        if node is None or argument.role in AUTHORITY_ROLES:
+        if node is None:
             continue
-        label = whole(node)
+        label = join(whole(node), pc)
         if not all(label.may_read(who) for who in strangers):
             found.append((argument.name, "plan.reader", "reader_not_named", label))
     return found
+
+
+def _let_in(label: Label, pc: Label) -> bool:
+    """Whom the user's own words name, or who stands in an object that they name, the user has let in."""
+    if not (pc.at_least(DIRECTORY) and label.at_least(DIRECTORY)):
+        return False
+    return label.integrity == USER or all(s.kind != "tool" or s.span != (-1, -1) for s in label.sources)

@@ -49,7 +49,7 @@ def dump_node(node: Node) -> dict[str, Any]:
 
     def walk(n: Node) -> list[Any]:
         at = table.setdefault(n.label, len(table))
-        marks = (1 if n.verbatim else 0) | (2 if n.names else 0)
+        marks = [n.writer, n.names]
         if isinstance(n.data, tuple):
             return [at, marks, "l", [walk(c) for c in n.data]]
         if isinstance(n.data, Mapping):
@@ -72,8 +72,11 @@ def _load(raw: object, labels: list[Label], depth: int) -> Node:
     if not fits or not isinstance(raw, list):
         raise ParseError("not a stored value", reason="journal_value")
     at, marks, kind = raw[:3]
-    if type(at) is not int or not 0 <= at < len(labels) or type(marks) is not int or not 0 <= marks <= 3:
+    if type(at) is not int or not 0 <= at < len(labels) or not (isinstance(marks, list) and len(marks) == 2):
         raise ParseError("a stored value has no such label", reason="journal_value")
+    writer, names = marks
+    if not (writer is None or isinstance(writer, str)) or not isinstance(names, bool):
+        raise ParseError("a stored value has unknown marks", reason="journal_value")
     held = raw[3] if len(raw) == 4 else None
     data: Any = NOT_ENOUGH
     if kind == "l" and isinstance(held, list):
@@ -84,4 +87,4 @@ def _load(raw: object, labels: list[Label], depth: int) -> Node:
         data = held
     elif kind != "n" or len(raw) != 3:
         raise ParseError("a stored value of unknown kind", reason="journal_value")
-    return Node(data, labels[at], bool(marks & 1), bool(marks & 2))
+    return Node(data, labels[at], writer, names)

@@ -5,7 +5,7 @@ I1  Data never leaves a node without its label: `raw` is called at the three bor
 I2  Labels are per field and per element: a child's effective label is its own joined with every container's above it;
     a container's own label covers its length, order and keys.
 I3  `NOT_ENOUGH` is a value with a label like any other; no operation turns it into an exception.
-I4  `verbatim` survives reading and copying only; every operation that computes drops it.
+I4  `writer` survives reading and copying only; every operation that computes drops it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ Scalar = str | int | float | bool | None | NotEnough
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """data: a scalar, a tuple of nodes, or a dict of nodes. verbatim: the text stands, unchanged, in one single leaf
-    of a tool's output, so whoever wrote that leaf knows it already (see `flow`). names: the tool declares the field
+    """data: a scalar, a tuple of nodes, or a dict of nodes. writer: the text stands, unchanged, in one single leaf
+    of a tool's output, which this principal wrote ("" where the tool does not say who); None for everything else. names: the tool declares the field
     as one by which people call an object."""
 
     data: Scalar | tuple[Node, ...] | Mapping[str, Node]
     label: Label = NEUTRAL
-    verbatim: bool = False
+    writer: str | None = None
     names: bool = False
 
     @property
@@ -60,7 +60,7 @@ class Node:
         return Node(
             self.data,
             joined,
-            self.verbatim and joined.readers == self.label.readers,
+            self.writer if joined.readers == self.label.readers else None,
             self.names and label.at_least(DIRECTORY),
         )
 

@@ -149,11 +149,16 @@ def folded(text: str) -> str:
     return " ".join("".join(c if c.isalnum() else " " for c in text).split())
 
 
+def has_words(text: str, words: str) -> bool:
+    """Whether `text` contains `words` whole, case and punctuation aside."""
+    return bool(folded(words)) and f" {folded(words)} " in f" {folded(text)} "
+
+
 def matches(text: Any, name: Any) -> Any:
     """Whether `text` is, or contains as whole words, the name that somebody used for it."""
     if not isinstance(text, str) or not isinstance(name, str) or not folded(name):
         return NOT_ENOUGH
-    return f" {folded(name)} " in f" {folded(text)} "
+    return has_words(text, name)
 
 
 def _number_in(text: Any, which: Any = 0) -> Any:

@@ -35,15 +35,25 @@ class _Walk:
     root: Any
     owner: Owner
     base: Label
+    span: tuple[int, int] = (-1, -1)
     left: int = nodes.MAX_NODES
     #: one label object per declared path and author: thousands of elements share it
     made: dict[tuple[str, str, frozenset[str] | None], Label] | None = None
 
 
-def label_output(declaration: ToolDeclaration, value: Any, call: str, owner: Owner, base: Label) -> Node:
-    """The result under its labels. base: label of the arguments and the branch (I2). Raises `PeerError` for data that
+def label_output(
+    declaration: ToolDeclaration,
+    value: Any,
+    call: str,
+    owner: Owner,
+    *,
+    base: Label,
+    span: tuple[int, int] = (-1, -1),
+) -> Node:
+    """The result under its labels. base: label of the arguments and the branch (I2). span: the words of the request
+    that name the object, where nothing else had a say in which object it is. Raises `PeerError` for data that
     is not plain JSON, too deep or too large."""
-    walk = _Walk(declaration, call, value, owner, base, made={})
+    walk = _Walk(declaration, call, value, owner, base, span, made={})
     return _node(walk, value, "", (), 0).under(base)
 
 
@@ -65,23 +75,28 @@ def _node(walk: _Walk, value: Any, path: str, keys: tuple[str | int, ...], depth
         return Node(fields, label)
     if value is None or isinstance(value, str | int | float | bool):
         declared = walk.declaration.label_of(path)
-        return Node(value, _label(walk, path, keys), verbatim=isinstance(value, str), names=declared.names)
+        writer = _author(walk, declared, keys) if isinstance(value, str) else None
+        return Node(value, _label(walk, path, keys), writer, declared.names)
     raise PeerError(f"`{walk.declaration.name}` returned a `{type(value).__name__}`, which is not plain data")
 
 
 def _label(walk: _Walk, path: str, keys: tuple[str | int, ...]) -> Label:
     declared = walk.declaration.label_of(path)
-    author = next(iter(_find(walk.root, declared.author, keys)), "") if declared.author else ""
+    author = _author(walk, declared, keys)
     readers = _readers(walk, declared, keys)
     key = (path, author, readers)
     made = walk.made if walk.made is not None else {}
     if key not in made:
-        integrity = declared.integrity
+        integrity, kind = declared.integrity, "tool"
         if author and author in walk.owner.names and integrity == UNTRUSTED:
-            integrity = DIRECTORY
-        source = Source("tool", walk.declaration.name, call=walk.call, field=path, principal=author)
+            integrity, kind = DIRECTORY, "user"
+        source = Source(kind, walk.declaration.name, call=walk.call, field=path, principal=author, span=walk.span)
         made[key] = Label([source], readers=readers, integrity=integrity)  # type: ignore[arg-type]
     return made[key]
+
+
+def _author(walk: _Walk, declared: FieldLabel, keys: tuple[str | int, ...]) -> str:
+    return next(iter(_find(walk.root, declared.author, keys)), "") if declared.author else ""
 
 
 def _readers(walk: _Walk, declared: FieldLabel, keys: tuple[str | int, ...]) -> frozenset[str] | None:

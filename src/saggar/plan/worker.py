@@ -94,7 +94,9 @@ def ask_worker(worker: Worker, request: WorkerRequest, data: Node, pc: Label, pe
             return Node(NOT_ENOUGH, label)
         return Node(defang(clean(answer[: request.max_chars]), permitted), label)
     # only text as a tool gave it: in a text that the plan put together, two writers' halves could make one link
-    shown = [leaf.data for leaf in leaves(data) if isinstance(leaf.data, str) and leaf.verbatim]
+    shown = [
+        (leaf.data, leaf.writer) for leaf in leaves(data) if isinstance(leaf.data, str) and leaf.writer is not None
+    ]
     return _Filler(label, shown, permitted).fill(answer, request.schema)
 
 
@@ -109,7 +111,7 @@ class _Filler:
 
     __slots__ = ("label", "left", "permitted", "shown")
 
-    def __init__(self, label: Label, shown: list[str], permitted: str) -> None:
+    def __init__(self, label: Label, shown: list[tuple[str, str]], permitted: str) -> None:
         self.label = label
         self.shown = shown
         self.permitted = permitted
@@ -152,10 +154,12 @@ class _Filler:
         return Node(value if spec.format else defang(value, self.permitted), self.label)
 
     def link(self, value: str) -> Node:
-        """I3: the same characters, as a whole link, in exactly the data that was shown."""
-        if any(value == text[s:e] for text in self.shown for s, e in links(text)):
-            return Node(value, self.label, verbatim=True)
-        return Node(NOT_ENOUGH, self.label)
+        """I3: the same characters, as a whole link, in text that was shown. Its writer is known if all who have it
+        are one; two of them may not agree on whom to name."""
+        writers = {who for text, who in self.shown if any(value == text[s:e] for s, e in links(text))}
+        if not writers:
+            return Node(NOT_ENOUGH, self.label)
+        return Node(value, self.label, next(iter(writers)) if len(writers) == 1 else "")
 
 
 def _anything(_: str) -> bool:

@@ -120,18 +120,21 @@ def _transaction(at: str) -> dict[str, FieldLabel]:
 
 
 _LIST = {"#": RECORD, "[]#": RECORD}
-_MESSAGES = {
+# all messages of a channel (or an inbox) have one audience; who posted in which channel the workspace knows
+_BODY = FieldLabel(UNTRUSTED, readers="[].recipient", author="[].sender")
+_POSTS = {**_LIST, "[].sender": RECORD, "[].recipient": RECORD, "[].body": _BODY}
+_LETTERS = {
     **_LIST,
-    "[].sender": FieldLabel(DIRECTORY, readers="[].sender,[].recipient"),
-    "[].recipient": FieldLabel(DIRECTORY, readers="[].sender,[].recipient"),
-    "[].body": FieldLabel(UNTRUSTED, readers="[].sender,[].recipient", author="[].sender"),
+    "[].sender": FieldLabel(DIRECTORY, readers="[].recipient"),
+    "[].recipient": FieldLabel(DIRECTORY, readers="[].recipient"),
+    "[].body": _BODY,
 }
 _ONE = {"#": RECORD}
 #: `{name: text}` of a booking platform's own listing
 _LISTING = {"*": RECORD, "#": RECORD}
 
 
-def _tool(
+def _tool(  # noqa: PLR0917  # one row of the table below
     name: str,
     effect: ToolEffect,
     operation: str,
@@ -298,9 +301,9 @@ _WORD = {"#": RECORD, "[]": RECORD, "*": RECORD}
 SLACK = [
     _tool("get_channels", "read", "read:slack", "", NAMES, _WORD, "channels"),
     _tool("add_user_to_channel", "write", "share:slack", "user:recipient channel:target", ANY, {}, "add to a channel"),
-    _tool("read_channel_messages", "read", "read:slack", "channel:target", _list(MESSAGE), _MESSAGES,
+    _tool("read_channel_messages", "read", "read:slack", "channel:target", _list(MESSAGE), _POSTS,
           "messages of a channel"),
-    _tool("read_inbox", "read", "read:slack", "user:target", _list(MESSAGE), _MESSAGES, "messages to a user"),
+    _tool("read_inbox", "read", "read:slack", "user:target", _list(MESSAGE), _LETTERS, "messages to a user"),
     _tool("send_direct_message", "egress", "send:slack", "recipient:recipient body:content", ANY, {}, "write to a user"),
     _tool("send_channel_message", "egress", "send:slack", "channel:recipient body:content", ANY, {},
           "write to a channel"),

@@ -1,18 +1,32 @@
 """The 97 plans, one text file a suite, and how they are read.
 
-Written from the prompts and the tools' documentation only, and committed before any attack was run.
+The first edition was written from the prompts and the tools' documentation only, and committed before any attack was
+run. The second (`second.plan`) replaces those that did not do their job in a benign run, each with its reason; it, too,
+was committed before any attack was run.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 
+EDITIONS = (1, 2)
 
-def sources(suite: str) -> dict[str, str]:
+
+@cache
+def sources(suite: str, edition: int = 2) -> dict[str, str]:
     """Task id to source text of its plan."""
-    text = files(__name__).joinpath(f"{suite}.plan").read_text(encoding="utf-8")
+    found = _read(suite)
+    if edition == 2:
+        mark = suite + "/"
+        found |= {name.removeprefix(mark): text for name, text in _read("second").items() if name.startswith(mark)}
+    return found
+
+
+def _read(name: str) -> dict[str, str]:
+    text = files(__name__).joinpath(f"{name}.plan").read_text(encoding="utf-8")
     found: dict[str, str] = {}
     for chunk in text.split("### ")[1:]:
-        name, _, body = chunk.partition("\n")
-        found[name.strip()] = body
+        head, _, body = chunk.partition("\n")
+        found[head.strip()] = body
     return found
