@@ -74,9 +74,7 @@ class _Walk:
 
     __slots__ = ("_binds", "_broad", "_cwd", "_entries", "_env", "_environ", "_notes", "_path", "_shown", "_workspace")
 
-    def __init__(
-        self, path: str, cwd: str, workspace: str, environ: Mapping[str, str], shown: tuple[str, ...]
-    ) -> None:
+    def __init__(self, path: str, cwd: str, workspace: str, environ: Mapping[str, str], shown: tuple[str, ...]) -> None:
         self._path = [os.path.join(cwd, p) for p in path.split(":") if p]
         self._cwd = cwd
         self._workspace = os.path.realpath(workspace) if workspace else ""

@@ -229,6 +229,8 @@ class Prepared:
 
         found = resolve(self)
         self.missing = found.missing
+        if found.argv0:
+            self.argv[0] = found.argv0
         self.toolchain = found.binds
         for path in found.binds:
             self.grants.append(Grant(path, owned=False))

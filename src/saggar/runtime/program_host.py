@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from saggar.isolation import rootfs
+from saggar.isolation.toolchain_host import resolve as toolchain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,33 +13,69 @@ if TYPE_CHECKING:
 
 
 class Program:
-    """missing: why there is no such program, or "". binds: host directories to show. environment: what the tool chain wants set;
-    path: the cell's PATH where it differs."""
+    """argv0: what to execute, as the cell sees it. missing: why there is no such program, or "". binds: host directories to
+    show. environment: what the tool chain wants set. path: the cell's PATH where it differs."""
 
-    __slots__ = ("binds", "environment", "missing", "path")
+    __slots__ = ("argv0", "binds", "environment", "missing", "path")
 
-    def __init__(self, *, missing: str = "", binds: tuple[str, ...] = (), path: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        argv0: str = "",
+        missing: str = "",
+        binds: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
+        path: str = "",
+    ) -> None:
+        self.argv0 = argv0
         self.missing = missing
         self.binds = binds
-        self.environment: dict[str, str] = {}
+        self.environment = environment or {}
         self.path = path
 
 
 def resolve(prepared: Prepared) -> Program:
-    """Look the program up: a path as it is, a name along the cell's PATH."""
+    """Look the program up as the caller would: a path as it is, a name along the caller's PATH (the policy's, where it sets one).
+
+    What the caller's PATH does not have may still be on the cell's own. Raises `UsageError` where the program's tool chain
+    is too broad to show.
+    """
     name = prepared.argv[0]
+    inside = prepared.environment["PATH"]
+    chosen = {n for n, _ in prepared.policy.environment.set} | set(prepared.policy.environment.pass_)
+    found = toolchain(
+        name,
+        path=inside if "PATH" in chosen else prepared.session.env.get("PATH", "") + ":" + inside,
+        cwd=prepared.cwd,
+        workspace=_shown_workspace(prepared),
+        env=prepared.session.env,
+        shown=[g.target for g in prepared.grants],
+    )
+    if not found.argv0:
+        return Program(missing=_missing(prepared, name))
+    if not found.binds:
+        fault = _fault(prepared, found.argv0, name) if "/" in found.argv0 else ""
+        if fault:
+            return Program(missing=fault)
+    path = ":".join([*found.path_entries, inside]) if found.path_entries else ""
+    return Program(argv0=found.argv0, binds=found.binds, environment=found.env, path=path)
+
+
+def _shown_workspace(prepared: Prepared) -> str:
+    """The workspace where it stands at its own path; the host's root does not."""
+    path = prepared.workspace.path
+    return path if prepared.workspace.mode != "none" and prepared.workspace_target == path else ""
+
+
+def _missing(prepared: Prepared, name: str) -> str:
     if "/" in name:
-        path = os.path.join(prepared.cwd, name)
-        return Program(missing=_fault(prepared, path, name))
-    denied = ""
+        # the host's root as a workspace has another place inside, which only this knows
+        return _fault(prepared, os.path.join(prepared.cwd, name), name)
     for directory in prepared.environment["PATH"].split(":"):
-        path = os.path.join(prepared.cwd, directory, name)
-        fault = _fault(prepared, path, name)
-        if not fault:
-            return Program()
+        fault = _fault(prepared, os.path.join(prepared.cwd, directory, name), name)
         if "executable" in fault:
-            denied = fault
-    return Program(missing=denied or f"`{name}`: no such program in the cell")
+            return fault
+    return f"`{name}`: no such program in the cell"
 
 
 def _fault(prepared: Prepared, path: str, name: str) -> str:

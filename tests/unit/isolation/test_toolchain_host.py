@@ -313,7 +313,10 @@ def test_sdkman_java(home: Home) -> None:
 
 
 def test_asdf(home: Home) -> None:
-    home.file(".asdf/shims/node", "#!/usr/bin/env bash\n# asdf-plugin: nodejs 18.0.0\n# asdf-plugin: nodejs 20.1.0\nexec asdf exec node\n")
+    home.file(
+        ".asdf/shims/node",
+        "#!/usr/bin/env bash\n# asdf-plugin: nodejs 18.0.0\n# asdf-plugin: nodejs 20.1.0\nexec asdf exec node\n",
+    )
     for version in ("18.0.0", "20.1.0"):
         home.file(f".asdf/installs/nodejs/{version}/bin/node")
         home.dir(f".asdf/installs/nodejs/{version}/lib/node_modules")
