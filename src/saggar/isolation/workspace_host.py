@@ -141,7 +141,6 @@ def prepare(
             device=status.st_dev,
             inode=status.st_ino,
             privileged=caller.privileged,
-            ids=list(workspace.ids),
             protect=_policy_inside(policy, path),
         )
         if mode == "copy-on-write":

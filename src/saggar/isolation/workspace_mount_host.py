@@ -159,7 +159,7 @@ def _copy_on_write(plan: dict[str, Any], fds: list[int], scratch: str, root: str
                 kind = "memory"
         upper_fd = -1
         if kind == "memory":
-            upper_fd = _memory_layer(plan, f"{scratch}/memory")
+            upper_fd = _memory_layer(layer, fds[1], f"{scratch}/memory")
             _overlay(lower, f"{scratch}/memory", root)
     except OSError as e:
         raise _explain(plan, e) from None
@@ -183,15 +183,16 @@ def _disk_layer(plan: dict[str, Any], fd: int, scratch: str) -> str:
     return f"/proc/self/fd/{own}"
 
 
-def _memory_layer(plan: dict[str, Any], target: str) -> int:
-    layer = plan["layer"]
+def _memory_layer(layer: dict[str, Any], disk_fd: int, target: str) -> int:
+    """A sized tmpfs in the stead of the disk layer `disk_fd`, whose upper directory's owner it takes over, as numbered here."""
     os.mkdir(target, 0o700)
     options = f"mode=0700,size={layer['size']},nr_inodes={layer['inodes']}"
     sc.mount("saggar", target, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, options)
     os.mkdir(f"{target}/upper", 0o700)
     os.mkdir(f"{target}/work", 0o700)
-    if plan["privileged"]:
-        os.chown(f"{target}/upper", *plan["ids"])
+    owner = os.stat("upper", dir_fd=disk_fd)
+    for name in ("upper", "work"):
+        os.chown(f"{target}/{name}", owner.st_uid, owner.st_gid)
     os.chmod(f"{target}/upper", layer["mode"])
     return os.open(f"{target}/upper", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
