@@ -68,15 +68,23 @@ class Since:
     """What is known of the host when the run began.
 
     started_ns: the file systems' clock then. snapshot: the names per directory. known_absent: paths that an earlier,
-    interrupted apply has found absent and safe to create.
+    interrupted apply has found absent and safe to create. relinked: (device, inode) of files of which an apply removes
+    one of several names: that moves their ctime, so their mtime has to do.
     """
 
-    __slots__ = ("known_absent", "snapshot", "started_ns")
+    __slots__ = ("known_absent", "relinked", "snapshot", "started_ns")
 
-    def __init__(self, started_ns: int, snapshot: Snapshot, known_absent: frozenset[bytes] = frozenset()) -> None:
+    def __init__(
+        self,
+        started_ns: int,
+        snapshot: Snapshot,
+        known_absent: frozenset[bytes] = frozenset(),
+        relinked: frozenset[tuple[int, int]] = frozenset(),
+    ) -> None:
         self.started_ns = started_ns
         self.snapshot = snapshot
         self.known_absent = known_absent
+        self.relinked = relinked
 
     def conflict(self, change: Change, directory: Node) -> str:
         """Why the host's side of `change` is not what the run saw, or "". directory: the host's directory now."""
@@ -96,7 +104,9 @@ class Since:
 
     def _absent(self, change: Change, directory: Node) -> str:
         after = change.after
-        if after is not None and after.origin:
+        # a directory of the layer below cannot be renamed (EXDEV), so its mark says that it was here; a file's mark
+        # only says that it was somewhere
+        if after is not None and after.origin and after.kind == DIRECTORY:
             return "host_deleted"
         # what was in a directory that was not there was not there either
         if change.path in self.known_absent or any(top in self.known_absent for top in _above(change.path)):
@@ -108,7 +118,8 @@ class Since:
         return "" if directory.mtime_ns < self.started_ns else "host_directory_changed"
 
     def _old(self, node: Node) -> bool:
-        return node.ctime_ns < self.started_ns
+        changed = node.mtime_ns if (node.device, node.inode) in self.relinked else node.ctime_ns
+        return changed < self.started_ns
 
     def subtree_changed(self, node: Node) -> bool:
         """Whether an entry below a directory that the run removed changed since."""

@@ -59,6 +59,7 @@ class Apply:
 
     __slots__ = (
         "_journal",
+        "_linked",
         "_made",
         "_modes",
         "_subtrees",
@@ -90,7 +91,10 @@ class Apply:
         self.patterns = tuple(meta.get("protected", ()))
         self._token = os.urandom(4).hex()
         self._journal = _Journal(run.fd)
-        self.since = Since(int(meta.get("started_ns", "0")), read_snapshot(run.fd), self._journal.absent)
+        self.since = Since(
+            int(meta.get("started_ns", "0")), read_snapshot(run.fd), self._journal.absent, self._journal.relinked
+        )
+        self._linked: set[tuple[int, int]] = set()
         self._subtrees: dict[bytes, str] = {}
         self._made: dict[bytes, tuple[int, int]] = {}
         self._modes: list[tuple[bytes, int]] = []
@@ -125,11 +129,17 @@ class Apply:
 
     def _visit(self, change: Change, _upper: int, host: int) -> None:
         before = change.before
+        if before is not None:
+            self._note_links(before)
         gone = change.after is None or change.after.kind != DIRECTORY
         if before is not None and before.kind == DIRECTORY and gone:
             why = self._look_below(host, change.path, top=True)
             if why:
                 self._subtrees[change.path] = why
+
+    def _note_links(self, node: Node) -> None:
+        if node.kind == FILE and node.nlink > 1:
+            self._linked.add((node.device, node.inode))
 
     def _look_below(self, fd: int, path: bytes, *, top: bool, depth: int = 0) -> str:
         """Why the host's directory `fd` (O_PATH) may not be removed whole, or ""."""
@@ -149,6 +159,7 @@ class Apply:
                 try:
                     node = node_of(entry)
                     if node.kind != DIRECTORY:
+                        self._note_links(node)
                         if self.since.subtree_changed(node):
                             return "host_changed"
                         continue
@@ -191,7 +202,8 @@ class Apply:
         if chosen:
             names = [c.path for c in chosen]
             self.audit.append("workspace.apply", layer="L1", effect="allow", detail=_digest(names, self))
-            self._journal.begin(chosen, self._token)
+            self._journal.begin(chosen, self._token, self._linked)
+            self.since.relinked = self._journal.relinked
             self._write_all(chosen, done)
         done.complete = not done.refused and not paths
         self.audit.append(
@@ -277,7 +289,8 @@ class Apply:
             os.close(fd)
         if change.before is None:
             raise Raced(change.path, "host_created")
-        if not node.same_object(change.before) or node.ctime_ns != change.before.ctime_ns:
+        relinked = (node.device, node.inode) in self.since.relinked
+        if not node.same_object(change.before) or (node.ctime_ns != change.before.ctime_ns and not relinked):
             raise Raced(change.path, "host_changed")
 
     def _source(self, change: Change, upper: Trail, name: bytes) -> int:
@@ -404,21 +417,27 @@ def _without(changes: list[Change], refused: list[Refusal]) -> list[Change]:
 
 
 class _Journal:
-    """What an apply is about to do, in the run's directory: paths found absent, and the temporary names it will use."""
+    """What an apply is about to do, in the run's directory: paths found absent, the temporary names it will use, and the
+    files with several names that it takes one from."""
 
-    __slots__ = ("_run_fd", "_temporary", "absent")
+    __slots__ = ("_run_fd", "_temporary", "absent", "relinked")
 
     def __init__(self, run_fd: int) -> None:
         self._run_fd = run_fd
         self._temporary: list[bytes] = []
         absent = set()
+        relinked = set()
         fields = self._read().split(b"\0")
         for kind, path in zip(fields[::2], fields[1::2], strict=False):
             if kind == b"absent":
                 absent.add(path)
             elif kind == b"temporary":
                 self._temporary.append(path)
+            elif kind == b"relinked":
+                device, _, inode = path.partition(b":")
+                relinked.add((int(device), int(inode)))
         self.absent = frozenset(absent)
+        self.relinked = frozenset(relinked)
 
     def _read(self) -> bytes:
         try:
@@ -428,18 +447,20 @@ class _Journal:
         with open(fd, "rb") as file:
             return file.read()
 
-    def begin(self, changes: list[Change], token: str) -> None:
+    def begin(self, changes: list[Change], token: str, linked: set[tuple[int, int]]) -> None:
         """Write down what may be left behind, before anything can be."""
         for number, change in enumerate(changes):
             above, slash, _ = change.path.rpartition(b"/")
             self._temporary.append(above + slash + temporary_name(token, number))
         self.absent |= {c.path for c in changes if c.before is None}
+        self.relinked |= linked
         self._save()
 
     def _save(self) -> None:
         absent = b"".join(b"absent\0" + p + b"\0" for p in sorted(self.absent))
         temporary = b"".join(b"temporary\0" + p + b"\0" for p in self._temporary)
-        write_file(JOURNAL, absent + temporary, self._run_fd)
+        relinked = b"".join(b"relinked\0%d:%d\0" % pair for pair in sorted(self.relinked))
+        write_file(JOURNAL, absent + temporary + relinked, self._run_fd)
 
     def clean(self, host_fd: int) -> None:
         """Remove what a killed apply left under its temporary names."""

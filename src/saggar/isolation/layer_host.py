@@ -149,6 +149,11 @@ class Layer:
         self._linked: dict[int, tuple[int, bytes]] = {}
         self.refused: list[tuple[bytes, str]] = []
 
+    def close(self) -> None:
+        """Give both descriptors back."""
+        _close(self.upper_fd, self.host_fd)
+        self.upper_fd = self.host_fd = -1
+
     def changes(self, visit: Callable[[Change, int, int], None] | None = None) -> list[Change]:
         """All changes, parents before what is in them, names sorted.
 
