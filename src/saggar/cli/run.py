@@ -87,6 +87,9 @@ def effective_policy(flags: Flags, cwd: str) -> Policy:
     """Defaults, file, flags. Raises UsageError."""
     from saggar.policy.load import effective
 
+    if any(a.startswith("registry:") for a in flags.allow):
+        _ask_registries(flags, cwd)
+
     return effective(
         flags.policy,
         os.environ,
@@ -97,6 +100,28 @@ def effective_policy(flags: Flags, cwd: str) -> Policy:
         env=flags.env,
         timeout=flags.timeout,
     )
+
+
+def _ask_registries(flags: Flags, cwd: str) -> None:
+    """Put hosts and variables in the place of `registry:NAME`; the user's own `--env` stands over them."""
+    from saggar.isolation.registry_host import project
+
+    path, colon, mode = (flags.workspace or "").rpartition(":")
+    workspace = os.path.join(cwd, path if colon else mode)
+    allow: list[str] = []
+    env: list[str] = []
+    for given in flags.allow:
+        if not given.startswith("registry:"):
+            allow.append(given)
+            continue
+        found = project(given, env=os.environ, workspace=workspace)
+        allow += found.allow
+        env += [f"{name}={value}" for name, value in found.env]
+        if not flags.quiet:
+            for note in found.notes:
+                _notice(note)
+    flags.allow = allow
+    flags.env = [*env, *flags.env]
 
 
 def main(argv: list[str]) -> int:
