@@ -6,7 +6,7 @@ I3  `ended` is sent when the last process of the cell is gone, not when the comm
 I4  It believes nothing that comes out of a cell; it reads bubblewrap's status pipe, which no command inside holds.
 
 Messages in: `run` (see `saggar.isolation.child_host`), `kill` {id, cause}, `signal` {id, signal}, `continue` {id, foreground}.
-Messages out: `started` {id, pid}, `listening` (from the child, with descriptors), `stopped` {id, signal}, `failed` {id, step, errno,
+Messages out: `started` {id, pid}, `listening` (the child's, with descriptors), `stopped` {id, signal}, `failed` {id, step, errno,
 message}, `ended` {id, code, status, cause, detail, made, enforcement}.
 
 Started alone (`python -I -S launcher_host.py FD PACKAGE_ROOT PARENT`) it is the one launcher of a process that uses the Python API.
@@ -21,6 +21,7 @@ if __name__ == "__main__":
 
 import _signal
 import os
+from fcntl import F_DUPFD_CLOEXEC, fcntl
 from select import POLLHUP, POLLIN, poll
 from time import monotonic
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _WATCH_S = 0.05
 #: How long the end of all cells may take before the launcher gives up on waiting for it.
 _END_S = 10.0
+_DONTWAIT = 0x40  # MSG_DONTWAIT
 
 
 class _Cell:
@@ -53,6 +55,8 @@ class _Cell:
         "init_fd",
         "limits",
         "pid",
+        "report",
+        "scratch",
         "seccomp",
         "status",
         "status_buffer",
@@ -67,6 +71,8 @@ class _Cell:
         self.deadline = deadline
         self.status_buffer = b""
         self.seccomp = ""
+        self.report: wire.Socket | None = None
+        self.scratch = -1
         self.init = 0
         self.init_fd = -1
         self.code: int | None = None
@@ -135,19 +141,24 @@ class Launcher:
             elif fd == self._control.fileno():
                 self._receive()
             else:
-                for cell in list(self._cells.values()):
-                    if fd == cell.status_fd:
-                        self._read_status(cell)
-                    elif fd == cell.init_fd:
-                        # readable: pid 1 is dead, and the kernel has ended everything beneath it
-                        self._poll.unregister(fd)
-                        os.close(fd)
-                        cell.init_fd = -1
+                self._ready(fd)
         if os.getppid() != self._parent:
             self._stop = True
         self._reap()
         self._watch()
         self._finish()
+
+    def _ready(self, fd: int) -> None:
+        for cell in list(self._cells.values()):
+            if fd == cell.status_fd:
+                self._read_status(cell)
+            elif cell.report is not None and fd == cell.report.fileno():
+                self._read_report(cell)
+            elif fd == cell.init_fd:
+                # readable: pid 1 is dead, and the kernel has ended everything beneath it
+                self._poll.unregister(fd)
+                os.close(fd)
+                cell.init_fd = -1
 
     def _drain(self) -> None:
         try:
@@ -195,12 +206,17 @@ class Launcher:
                 os.close(fd)
             return
         status_r, status_w = os.pipe()
+        report, theirs = wire.pair()
         me = os.getpid()
         pid = os.fork()
         if pid == 0:
             _signal.set_wakeup_fd(-1)
-            child_host.run(request, fds, self._control, status_w, me, limits, ids)
+            child_host.run(request, fds, theirs, status_w, me, limits, ids)
         os.close(status_w)
+        theirs.close()
+        limits.follow(pid)
+        if request["disk_on_host"] and request["workspace"]["mode"] == "copy-on-write":
+            limits.watch_disk(fcntl(fds[request["workspace_fds"][1]], F_DUPFD_CLOEXEC, 3))
         for fd in fds:
             os.close(fd)
         os.set_blocking(status_r, False)
@@ -208,8 +224,10 @@ class Launcher:
         deadline = monotonic() + timeout if timeout is not None else float("inf")
         cell = _Cell(request["id"], pid, status_r, limits, deadline)
         cell.seccomp = digest(request["seccomp"])
+        cell.report = report
         self._cells[cell.id] = cell
         self._poll.register(status_r, POLLIN | POLLHUP)
+        self._poll.register(report.fileno(), POLLIN | POLLHUP)
         self._send({"event": "started", "id": cell.id, "pid": pid})
 
     def _hold(self, request: dict[str, Any]) -> Limits:
@@ -277,6 +295,27 @@ class Launcher:
                 self._adopt(cell, init)
         if cell.code is None:
             cell.code = _number(cell.status_buffer, b'"exit-code":')
+
+    def _read_report(self, cell: _Cell) -> None:
+        """What the child says until it executes bubblewrap; goes on to the supervisor. End of file: it has."""
+        while cell.report is not None:
+            try:
+                message, fds = wire.receive(cell.report, _DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError:
+                message, fds = None, []
+            if message is None:
+                self._poll.unregister(cell.report.fileno())
+                cell.report.close()
+                cell.report = None
+                return
+            if message["event"] == "listening":
+                cell.scratch = fcntl(fds[0], F_DUPFD_CLOEXEC, 3)
+                cell.limits.add_tmpfs(cell.scratch)
+            self._send(message, fds)
+            for fd in fds:
+                os.close(fd)
 
     def _adopt(self, cell: _Cell, init: int) -> None:
         cell.init = init
@@ -380,7 +419,12 @@ class Launcher:
                 # the monitor is gone, pid 1 may be on its way: wait for the pidfd
                 _send_to(cell.init_fd, _signal.SIGKILL)
                 continue
+            self._read_report(cell)
             del self._cells[cell.id]
+            if cell.report is not None:
+                # a process of the cell that never came to exec still holds the other end
+                self._poll.unregister(cell.report.fileno())
+                cell.report.close()
             if cell.status_fd >= 0:
                 self._poll.unregister(cell.status_fd)
                 os.close(cell.status_fd)
@@ -388,6 +432,8 @@ class Launcher:
                 self._judge(cell)
             enforcement = {"limits": cell.limits.report(), "seccomp": cell.seccomp}
             cell.limits.close()
+            if cell.scratch >= 0:
+                os.close(cell.scratch)
             self._send(
                 {
                     "enforcement": enforcement,
@@ -422,19 +468,13 @@ class Launcher:
                 if fd == self._wake_r:
                     self._drain()
                 else:
-                    for cell in list(self._cells.values()):
-                        if fd == cell.status_fd:
-                            self._read_status(cell)
-                        elif fd == cell.init_fd:
-                            self._poll.unregister(fd)
-                            os.close(fd)
-                            cell.init_fd = -1
+                    self._ready(fd)
             self._reap()
             self._finish()
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         try:
-            wire.send(self._control, message)
+            wire.send(self._control, message, fds or [])
         except OSError:
             self._stop = True
 
