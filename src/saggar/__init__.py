@@ -13,6 +13,12 @@ __version__ = "0.1.0"
 
 # public name -> module that defines it
 _EXPORTS: dict[str, str] = {
+    "Policy": "saggar.policy.model",
+    "Process": "saggar.runtime.api_host",
+    "Result": "saggar.runtime.result",
+    "run": "saggar.runtime.api_host",
+    "run_sync": "saggar.runtime.api_host",
+    "spawn": "saggar.runtime.api_host",
     "Decision": "saggar.core.decision",
     "Denied": "saggar.core.errors",
     "InvariantBroken": "saggar.core.errors",

@@ -123,7 +123,11 @@ class State:
         except FileNotFoundError:
             # parents with the caller's umask, the directory itself private from its first moment
             os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-            os.mkdir(path, 0o700)
+            try:
+                os.mkdir(path, 0o700)
+            except FileExistsError:
+                # another run was first; whether it can be trusted is checked below
+                pass
             self.fd = os.open(path, _DIRECTORY)
         self._check()
         self._runs_fd = self._open_runs()

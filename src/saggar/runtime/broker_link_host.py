@@ -111,8 +111,8 @@ def _spawn(fd: int) -> int:
 
 #: `-m` would need the package on the path of an isolated interpreter; a source tree is not installed.
 _BOOT = (
-    "import sys; root, fd = sys.argv[1:]; sys.path.append(root); sys.argv = ['saggar-broker', fd]; "
-    "from saggar.egress.broker_host import main; sys.exit(main([fd]))"
+    "import os, sys; root, fd = sys.argv[1:]; sys.path.append(root); "
+    "from saggar.egress.broker_host import main; code = main([fd]); sys.stderr.flush(); os._exit(code)"
 )
 
 

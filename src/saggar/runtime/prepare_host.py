@@ -17,7 +17,7 @@ from saggar.egress.listeners import plan
 from saggar.isolation import bwrap_host, rootfs, rootfs_host
 from saggar.isolation.bwrap_argv import HOME, STAGE, Bind, options
 from saggar.isolation.bwrap_argv import Cell as CellView
-from saggar.isolation.state_host import SWEEP_RUNS, State, open_state
+from saggar.isolation.state_host import SWEEP_RUNS, State, open_state, state_path
 from saggar.isolation.workspace_host import HOST_IDS, HOST_IDS_COUNT, CallerIds, Workspace, prepare
 from saggar.runtime.result import CAUSES, Result
 
@@ -37,6 +37,8 @@ _LOADER = ("LD_", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "MALLOC_", "NLSPATH
 _ROOT_WORKSPACE = "/workspace"
 
 _ENV_PROGRAM = "/usr/bin/env"
+_MANY_ARGUMENTS = 4000
+_ARGV_FILE = "/run/argv"
 
 
 class Grant:
@@ -83,6 +85,10 @@ class Session:
             sweep(set(alive))
         except OSError:
             return  # the next start tries again; nothing of this run depends on it
+
+    def current(self, env: Mapping[str, str]) -> bool:
+        """Whether `env` means the same state directory and the same caller."""
+        return state_path(env) == self.state.path and os.geteuid() == self.caller.uid
 
 
 def caller() -> CallerIds:
@@ -280,6 +286,7 @@ class Prepared:
     def request(self, streams: tuple[int, int, int]) -> tuple[dict[str, Any], list[int]]:
         """The launcher's `run` message and its descriptors."""
         view, blobs = self._view()
+        view_options = options(view)
         fds = list(streams)
         workspace_fds = self.workspace.fds
         at = len(fds)
@@ -307,7 +314,9 @@ class Prepared:
         plain = {n: v for n, v in self.environment.items() if not n.startswith(_LOADER)}
         late = {n: v for n, v in self.environment.items() if n.startswith(_LOADER)}
         shield = terminal >= 0 and os.access(_ENV_PROGRAM, os.X_OK)
-        command = [_ENV_PROGRAM, "--default-signal=INT,QUIT", "--", *self.argv] if shield else self.argv
+        command = self.argv if len(self.argv) <= _MANY_ARGUMENTS else _from_file(self.argv, blobs, view_options)
+        if shield:
+            command = [_ENV_PROGRAM, "--default-signal=INT,QUIT", "--", *command]
         limits = self.policy.limits
         workspace_plan = dict(self.workspace.plan)
         ids = None
@@ -317,7 +326,7 @@ class Prepared:
             "op": "run",
             "id": self.run.id,
             "bwrap": bwrap_path,
-            "options": options(view),
+            "options": view_options,
             "blobs": blobs,
             "command": command,
             "env": plain,
@@ -486,6 +495,15 @@ def verdict(prepared: Prepared, cell: Cell) -> tuple[str, int | None, int, str, 
         # bubblewrap, like a shell, says 128 and the number of a signal; a command may exit with such a number as well
         return "signal", None, code - 128, "", {}
     return "exit", code, 0, "", {}
+
+
+def _from_file(argv: list[str], blobs: list[bytes], out: list[str | int]) -> list[str]:
+    """A command with more words than bubblewrap reads (9000 with its options): a shell reads them from a file and executes them."""
+    quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in argv)
+    blobs.append(os.fsencode(f"exec {quoted}\n"))
+    # before the root becomes read-only
+    out[:0] = ["--perms", "0444", "--file", len(blobs) - 1, _ARGV_FILE]
+    return ["/bin/sh", _ARGV_FILE]
 
 
 def _check_tier(policy: Policy) -> None:

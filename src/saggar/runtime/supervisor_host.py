@@ -157,9 +157,13 @@ class Supervisor:
 
     # towards the launcher
 
-    def start(self, prepared: Prepared, streams: tuple[int, int, int]) -> Cell:
+    def start(
+        self, prepared: Prepared, streams: tuple[int, int, int], *, captures: tuple[Capture, Capture] | None = None
+    ) -> Cell:
         """Record the start, then send it. Raises OSError where the record cannot be written: nothing starts."""
         cell = Cell(prepared, self.loop)
+        if captures is not None:
+            cell.stdout, cell.stderr = captures
         prepared.audit.append("run.start", layer="L1", effect="allow", reason="requested", detail=prepared.describe())
         self._cells[cell.id] = cell
         if prepared.missing:
@@ -171,6 +175,9 @@ class Supervisor:
             wire.send(self._control, request, fds)
         except OSError:
             self._launcher_died()
+            if cell.result is None:
+                # it had died before this cell was known
+                self._lost(cell, "launcher_died")
         prepared.session.sweep()
         return cell
 
@@ -179,7 +186,7 @@ class Supervisor:
         self._tell({"op": "kill", "id": cell.id, "cause": cause, "detail": detail})
 
     def signal(self, cell: Cell, number: int) -> None:
-        self._tell({"op": "signal", "id": cell.id, "signal": number})
+        self._tell({"op": "signal", "id": cell.id, "signal": int(number)})
 
     def stop(self, cell: Cell) -> None:
         self._tell({"op": "stop", "id": cell.id})
@@ -266,17 +273,25 @@ class Supervisor:
             return
         self._complete(cell)
 
-    def _launcher_died(self) -> None:
+    def fail(self) -> None:
+        """This supervisor is broken (our bug): every cell ends, none of them as if nothing had been."""
+        self._launcher_died("infrastructure")
+        self._control.close()
+
+    def _launcher_died(self, cause: str = "launcher_died") -> None:
         if self.launcher_dead:
             return
         self.launcher_dead = True
         self.loop.remove(self._control.fileno())
         for cell in list(self._cells.values()):
-            if cell.ended is None:
-                cell.ended = {"code": None, "status": None, "cause": "launcher_died", "detail": {}, "made": True}
-                for stream in list(cell.streams):
-                    stream.rest()
-            self._complete(cell)
+            self._lost(cell, cause)
+
+    def _lost(self, cell: Cell, cause: str) -> None:
+        if cell.ended is None:
+            cell.ended = {"code": None, "status": None, "cause": cause, "detail": {}, "made": True}
+            for stream in list(cell.streams):
+                stream.rest()
+        self._complete(cell)
 
     # the broker
 
