@@ -17,8 +17,8 @@ HASTY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Of one task. median_s: seconds from question to answer, None without answers. per_hour: asks, over the span from
-    the first question to `now`. by_rule: asks by the rule that asked."""
+    """Of one task. median_s: seconds from question to answer, None without answers. last_hour: asks in the
+    hour before `now`. by_rule: asks by the rule that asked."""
 
     asked: int
     approved: int
@@ -27,7 +27,7 @@ class Numbers:
     waiting: int
     median_s: float | None
     hasty: int
-    per_hour: float
+    last_hour: int
     by_rule: tuple[tuple[str, int], ...]
 
     def to_json(self) -> dict[str, object]:
@@ -39,7 +39,7 @@ class Numbers:
             "waiting": self.waiting,
             "median_s": self.median_s,
             "under_two_seconds": self.hasty,
-            "asks_per_hour": round(self.per_hour, 2),
+            "asked_in_the_last_hour": self.last_hour,
             "by_rule": dict(self.by_rule),
         }
 
@@ -51,7 +51,6 @@ def numbers(entries: Iterable[Entry], now: float) -> Numbers:
     rules: dict[str, int] = {}
     for e in found:
         rules[e.question.rule] = rules.get(e.question.rule, 0) + 1
-    span = max(now - min((e.asked for e in found), default=now), 1.0)
     return Numbers(
         asked=len(found),
         approved=states.count("approved"),
@@ -60,6 +59,6 @@ def numbers(entries: Iterable[Entry], now: float) -> Numbers:
         waiting=states.count("waiting"),
         median_s=median(times) if times else None,
         hasty=sum(t < HASTY_S for t in times),
-        per_hour=len(found) * 3600 / span,
+        last_hour=sum(now - e.asked < 3600 for e in found),
         by_rule=tuple(sorted(rules.items(), key=lambda pair: (-pair[1], pair[0]))),
     )

@@ -7,7 +7,7 @@ I3  A child's calls count against every ancestor's budget, so ten children of `m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -72,6 +72,11 @@ class Ledger:
             used.bytes += size
             fits = fits and (budget.bytes is None or used.bytes <= budget.bytes)
         return fits
+
+    def restore(self, used: Mapping[Account, tuple[int, int, Decimal]]) -> None:
+        """What an earlier process of the task had used."""
+        for account, (calls, size, amount) in used.items():
+            self._used[account] = _Used(calls, size, amount)
 
     def used(self, account: Account) -> tuple[int, int, Decimal]:
         found = self._used.get(account) or _Used()

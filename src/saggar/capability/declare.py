@@ -345,3 +345,6 @@ def _named(name: str, arguments: tuple[ArgumentDeclaration, ...], primary: str) 
 
 def _is_word(text: str, extra: str) -> bool:
     return bool(text) and len(text) <= 128 and text[0].isalpha() and all(c in _WORD or c in extra for c in text)
+
+
+tool_from_schema = from_json_schema

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from saggar.capability.budget import Account, Ledger
+from saggar.capability.budget import Account, Ledger, amount_of
 from saggar.capability.builtin import Flow
 from saggar.capability.call import BadCall, Call, prepare
 from saggar.capability.card import question_for
@@ -26,11 +26,12 @@ from saggar.capability.constraint import Exact
 from saggar.capability.declare import Tool
 from saggar.capability.grant import Grant, compile_capability
 from saggar.capability.mint import DEFAULT_TTL_S, Issuer, Random
+from saggar.capability.past import Past
 from saggar.capability.record import argument_record, call_record
 from saggar.capability.request import request_hash
 from saggar.capability.rule import CallView
 from saggar.capability.rules import ASKED, REFUSED, RuleSet, Verdict
-from saggar.capability.steps import Asked, Judged, Sink, granted, granting, misfit, result_size, revived
+from saggar.capability.steps import Asked, Judged, Sink, declared, granted, granting, misfit, result_size, revived
 from saggar.capability.verify import HeldGrant, Proof, Verifier, refusal
 from saggar.core.approval import Answer, Approver, Question
 from saggar.core.decision import ALLOW, ASK, DENY, Decision, strongest
@@ -99,6 +100,7 @@ class Gateway:
         self._ledger = Ledger()
         self._spent: set[str] = set()
         self._flow = Flow()
+        self._opened = False
 
     # -- what there is
 
@@ -123,23 +125,44 @@ class Gateway:
         """Mint a token for use in this process and record it. Raises `UsageError`, and `OSError` of the log."""
         if self._issuer is None:
             raise UsageError("this gateway has no issuer")
+        grants = self._grants_of(capabilities, subject=subject, ttl_s=ttl_s)
+        return self._issuer.mint_local(grants, subject=subject, ttl_s=ttl_s)
+
+    def token_for(
+        self, holder: bytes, capabilities: Iterable[str | Grant], *, ttl_s: int = DEFAULT_TTL_S, subject: str = "worker"
+    ) -> str:
+        """A signed token for the process that holds the private half of `holder`. As `token` otherwise."""
+        grants = self._grants_of(capabilities, subject=subject, ttl_s=ttl_s)
+        if self._issuer is None:
+            raise UsageError("this gateway has no issuer")
+        return self._issuer.mint(grants, holder=holder, subject=subject, ttl_s=ttl_s)
+
+    def _grants_of(self, capabilities: Iterable[str | Grant], *, subject: str, ttl_s: int) -> list[Grant]:
         found = list(capabilities)
         grants = [g for g in found if isinstance(g, Grant)]
         grants += self.grants(t for t in found if isinstance(t, str))
-        self._audit.append(
-            "capability.granted",
-            layer="L3",
-            effect=ALLOW,
-            reason="minted",
-            detail={"subject": subject, "ttl_s": ttl_s, "capabilities": [granted(g) for g in grants]},
-        )
-        return self._issuer.mint_local(grants, subject=subject, ttl_s=ttl_s)
+        self._open()
+        detail = {"subject": subject, "ttl_s": ttl_s, "capabilities": [granted(g) for g in grants]}
+        self._audit.append("capability.granted", layer="L3", effect=ALLOW, reason="minted", detail=detail)
+        return grants
 
-    def opened(self, capabilities: Sequence[Grant] = ()) -> None:
-        """Record the tools of this task, for `saggar audit overprovision`. Raises `OSError`."""
-        tools = {name: t.declaration.digest for name, t in sorted(self._tools.items())}
-        detail = {"tools": tools, "capabilities": [granted(g) for g in capabilities]}
-        self._audit.append("capability.tools", layer="L3", effect=ALLOW, reason="declared", detail=detail)
+    def _open(self) -> None:
+        """Record the task's tools once, for `saggar audit overprovision`. Raises `OSError`."""
+        if self._opened:
+            return
+        tools = {name: declared(t.declaration) for name, t in sorted(self._tools.items())}
+        self._audit.append("capability.tools", layer="L3", effect=ALLOW, reason="declared", detail={"tools": tools})
+        self._opened = True
+
+    def restore(self, past: Past) -> None:
+        """Take up a task where its log left it: spent ids, used budgets, and what was read."""
+        with self._lock:
+            self._spent |= past.spent
+            self._ledger.restore(past.used)
+        for name in past.tools:
+            if name in self._tools:
+                self._seen(self._tools[name].declaration)
+        self._opened = past.opened
 
     def granted_to(self, token: str) -> frozenset[str]:
         """The tools that a token names; empty for one that is not believed."""
@@ -271,8 +294,7 @@ class Gateway:
     def _accounts(self, call: Call, held: HeldGrant) -> tuple[tuple[Account, Budget], ...]:
         name = call.declaration.name
         accounts: list[tuple[Account, Budget]] = [(("task",), self._budget), (("tool", name), call.declaration.budget)]
-        accounts += [(("token", jti, str(index)), budget) for jti, index, budget in held.charges]
-        return tuple(accounts)
+        return (*accounts, *held.charges)
 
     def _approved(self, judged: Judged) -> Judged | Outcome:
         decision = judged.verdict.decision
@@ -372,6 +394,11 @@ class Gateway:
         if problem is not None:
             return self._denied(problem, call.declaration.name, call.args, call_id=judged.call_id)
         detail = call_record(call, call_id=judged.call_id, holder=judged.token.subject, jti=judged.token.jtis[-1])
+        detail["charged"] = {
+            "accounts": [":".join(account) for account, _ in judged.accounts],
+            "bytes": call.size,
+            "amount": str(amount_of(call)),
+        }
         if judged.verdict.accepted:
             detail["accepted"] = list(judged.verdict.accepted)
         if judged.approval:

@@ -16,7 +16,7 @@ from saggar.capability.verify import HeldGrant, Proof, VerifiedToken, refusal
 from saggar.core.approval import Answer, Question
 from saggar.core.decision import Decision
 from saggar.core.errors import ParseError
-from saggar.core.tool import Budget, LabelLike
+from saggar.core.tool import Budget, LabelLike, ToolDeclaration
 
 
 class Sink(Protocol):
@@ -85,6 +85,15 @@ def misfit(question: Question, answer: Answer) -> str:
     if answer.scope == "task" and answer.args_hash not in (question.args_hash, f"task:{question.tool}"):
         return "approval_other_call"
     return ""
+
+
+def declared(declaration: ToolDeclaration) -> dict[str, Any]:
+    return {
+        "capability": f"{declaration.operation}:{declaration.resource}",
+        "tool_hash": declaration.digest,
+        "roles": {a.name: a.role for a in declaration.arguments},
+        "required": [a.name for a in declaration.arguments if a.required],
+    }
 
 
 def granted(grant: Grant) -> dict[str, str]:

@@ -11,6 +11,7 @@ I4  A token minted in this process ends by the monotonic clock, so setting the w
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -42,10 +43,14 @@ def refusal(reason: str, **detail: object) -> Decision:
 
 @dataclass(frozen=True, slots=True)
 class HeldGrant:
-    """A leaf's grant with what it stands under: (jti, index, budget) of itself and each ancestor."""
+    """A leaf's grant with what it stands under: account and budget of itself and each ancestor.
+
+    A root's account is named after the grant, not the token: minting the same capability afresh every minute must not
+    fill its budget up again. A child's is its token's own.
+    """
 
     grant: Grant
-    charges: tuple[tuple[str, int, Budget], ...]
+    charges: tuple[tuple[tuple[str, ...], Budget], ...]
 
 
 class VerifiedToken:
@@ -206,7 +211,7 @@ class Verifier:
             raise Denied(refusal("cross_task", task=leaf.task))
         if root.expires - root.not_before > MAX_TTL_S or root.depth != 0 or root.parent:
             raise Denied(refusal("root_form"))
-        grants = tuple(HeldGrant(g, ((root.jti, i, g.budget),)) for i, g in enumerate(root.grants))
+        grants = tuple(HeldGrant(g, ((("grant", grant_key(g)), g.budget),)) for g in root.grants)
         for above, below in zip(token.blocks, token.blocks[1:], strict=False):
             grants = _attenuated(above, below.claims, grants)
         deadline = self._minted.deadline(root.jti, leaf.expires)
@@ -248,6 +253,11 @@ class Verifier:
         return key
 
 
+def grant_key(grant: Grant) -> str:
+    """A short name for a grant: 128 bits of SHA-256 over its canonical JSON, in hex."""
+    return hashlib.sha256(canonical.encode(grant.to_json())).hexdigest()[:32]
+
+
 def _attenuated(above: Block, child: Claims, held: tuple[HeldGrant, ...]) -> tuple[HeldGrant, ...]:
     parent = above.claims
     if child.parent != block_hash(above):
@@ -261,5 +271,5 @@ def _attenuated(above: Block, child: Claims, held: tuple[HeldGrant, ...]) -> tup
         under = next((h for h in held if narrower_grant(grant, h.grant)), None)
         if under is None:
             raise Denied(refusal("widened", jti=child.jti, what=grant.to_text()))
-        out.append(HeldGrant(grant, (*under.charges, (child.jti, i, grant.budget))))
+        out.append(HeldGrant(grant, (*under.charges, (("token", child.jti, str(i)), grant.budget))))
     return tuple(out)

@@ -134,7 +134,7 @@ def _numbers(books: list[tuple[str, Store]], *, as_json: bool) -> int:
     for name, n in rows.items():
         median = "-" if n.median_s is None else f"{n.median_s:.1f}s"
         print(
-            f"{name}: {n.asked} asked ({n.per_hour:.1f}/h), {n.approved} approved, {n.denied} denied, {n.parked} parked, "
+            f"{name}: {n.asked} asked ({n.last_hour} in the last hour), {n.approved} approved, {n.denied} denied, {n.parked} parked, "
             f"{n.waiting} waiting; median {median}, {n.hasty} under two seconds"
         )
     if not rows:

@@ -1,4 +1,4 @@
-"""`saggar policy show|check|schema`: what a policy comes to, and whether it is sound."""
+"""`saggar policy show|check|schema|explain`: what a policy comes to, and whether it is sound."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from saggar.policy.model import Policy
 
 
+EXPLAIN = "say which capability and which rule decide a call of a tool"
+
+
 def main(argv: list[str]) -> int:
     """argv[0] is `policy`. Exit code 0, or 2 for a policy that does not load."""
     parser = argparse.ArgumentParser(prog="saggar policy", description="Show, check and describe policy files.")
@@ -29,9 +32,21 @@ def main(argv: list[str]) -> int:
     checker.add_argument("file", metavar="FILE")
     checker.add_argument("--json", action="store_true", help="print JSON")
     actions.add_parser("schema", help="print the JSON schema of policy files")
+    if argv[1:2] == ["explain"]:
+        return _explain(actions.add_parser("explain", help=EXPLAIN), parser, argv[1:])
+    actions.add_parser("explain", help=EXPLAIN)
     args = parser.parse_args(argv[1:])
     action: Callable[[argparse.Namespace], int] = {"show": _show, "check": _check, "schema": _schema}[args.action]
     return action(args)
+
+
+def _explain(action: argparse.ArgumentParser, parser: argparse.ArgumentParser, words: list[str]) -> int:
+    from saggar.cli.explain import add_arguments, explain
+
+    add_flags(action)
+    add_arguments(action)
+    args = parser.parse_args(words)
+    return explain(policy_of(args), args)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,8 @@ from dataclasses import replace as changed
 import pytest
 
 from saggar.capability.declare import tool
+from saggar.capability.desk_host import Purse
+from saggar.capability.past import past_of
 from saggar.capability.rule import Rule
 from saggar.core.approval import Answer
 from saggar.core.decision import ASK, DENY, Decision
@@ -23,7 +25,11 @@ TO_ACME = "send:email[to=*@acme.com]"
 
 
 def reasons(log):
-    return [(r["kind"].split(".", 1)[1], r["reason"]) for r in log.records if r["kind"] != "capability.granted"]
+    return [
+        (r["kind"].split(".", 1)[1], r["reason"])
+        for r in log.records
+        if r["kind"] not in ("capability.granted", "capability.tools")
+    ]
 
 
 def test_a_call_is_recorded_before_and_after():
@@ -31,7 +37,7 @@ def test_a_call_is_recorded_before_and_after():
     out = desk.gateway.call(desk.gateway.token([TO_ACME]), "send_email", MAIL)
     assert (out.status, out.value, out.public) == ("done", "sent to bob@acme.com", "")
     assert reasons(log) == [("intent", "rule_allow"), ("outcome", "done")]
-    intent, outcome = log.records[1]["detail"], log.records[2]["detail"]
+    intent, outcome = log.records[2]["detail"], log.records[3]["detail"]
     assert intent["call_id"] == outcome["call_id"] == out.call_id
     assert intent["args"]["to"] == "bob@acme.com"
     assert set(intent["args"]["body"]) == {"sha256", "bytes"}  # content is recorded by digest
@@ -119,6 +125,34 @@ class TestBudgets:
         children = [attenuate_local(parent, narrow, random=os.urandom) for _ in range(3)]
         got = [desk.gateway.call(t, "send_email", MAIL).decision.reason for t in children]
         assert got == ["rule_allow", "rule_allow", "budget_calls"]
+
+    def test_minting_afresh_does_not_fill_a_budget_up(self):
+        grant = "send:email[to=*@acme.com, max=2]"
+        desk, _, clock = make_desk(grant)
+        purse = Purse(desk.gateway, [grant], clock=clock)
+        got = []
+        for _ in range(4):
+            got.append(desk.gateway.call(purse.token(), "send_email", MAIL).decision.reason)
+            clock.advance(45)
+        assert got == ["rule_allow", "rule_allow", "budget_calls", "budget_calls"]
+
+    def test_a_task_that_is_taken_up_again_has_its_past(self):
+        grant = "send:email[to=*@acme.com, max=2]"
+        caps = ("read:inbox", grant)
+        desk, log, _ = make_desk(*caps)
+        token = desk.gateway.token(caps)
+        desk.gateway.call(token, "send_email", MAIL, call_id="step-1")
+        desk.gateway.call(token, "read_inbox", {})
+        again, _, _ = make_desk(*caps, audit=log)
+        again.gateway.restore(past_of(log.records))
+        token = again.gateway.token(caps)
+        assert again.gateway.call(token, "send_email", MAIL, call_id="step-1").decision.reason == "replayed"
+        assert again.gateway.flow == desk.gateway.flow
+        labels = {name: FakeLabel() for name in MAIL}
+        got = [again.gateway.call(token, "send_email", MAIL, labels=labels).decision.reason for _ in range(2)]
+        assert got == ["rule_allow", "budget_calls"]
+        assert len(log.of("capability.tools")) == 1
+        assert past_of(log.records).open_calls == ()
 
     def test_amounts_add_up(self):
         grant = "pay:bill[iban=DE1, amount=..10, max_amount=25]"
@@ -208,6 +242,7 @@ def test_a_crash_between_intent_and_outcome_is_visible():
         desk.gateway.call(desk.gateway.token(["do:it"]), "die", {}, call_id="c9")
     assert [r["detail"]["call_id"] for r in log.of("capability.intent")] == ["c9"]
     assert log.of("capability.outcome") == []
+    assert past_of(log.records).open_calls == ("c9",)
 
 
 def test_a_changed_declaration_ends_what_was_granted():

@@ -81,7 +81,7 @@ def test_mint_attenuate_verify():
         token = verifier.verify(child)
         assert token.task == "task-1"
         assert [h.grant for h in token.grants] == list(NARROW)
-        assert [budget.calls for _, _, budget in token.grants[0].charges] == [5, 2]
+        assert [budget.calls for _, budget in token.grants[0].charges] == [5, 2]
 
 
 @pytest.mark.parametrize(

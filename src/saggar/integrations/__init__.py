@@ -1,0 +1,1 @@
+"""Adapters between Saggar and other people's loops and formats; none of them is a dependency."""

@@ -1,0 +1,156 @@
+"""A task's tools, guarded: gateway, audit log, book of approvals and their socket in one run directory.
+
+I1  Nothing is called without a log and a book; both are in place before the first token.
+I2  `resume` takes up a run that ended: its spent ids, budgets and approvals hold, its log goes on in the same chain.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from saggar.approval.review_host import Channel, Review
+from saggar.approval.socket_host import NAME as APPROVAL_SOCKET
+from saggar.approval.socket_host import ApprovalSocket
+from saggar.approval.store_host import FILE as APPROVALS
+from saggar.approval.store_host import Store
+from saggar.approval.terminal_host import Terminal
+from saggar.audit import canonical
+from saggar.audit.sink_host import AuditLog
+from saggar.capability.declare import Tool
+from saggar.capability.desk_host import Desk, Purse
+from saggar.capability.gateway import Gateway
+from saggar.capability.past import Past, past_of
+from saggar.capability.rule import Rule, from_policy
+from saggar.capability.rules import Tightening
+from saggar.core.errors import UsageError
+from saggar.core.tool import Budget, LabelLike, LabelRules, Outcome, SandboxBody
+from saggar.isolation.state_host import RunDir, open_state
+from saggar.policy.load import load_file
+from saggar.policy.model import Policy
+
+AUDIT = "audit.jsonl"
+
+
+class ToolSession:
+    """Tools behind a gateway, for one task.
+
+        with ToolSession([send_email], capabilities=["send:email[to=*@example.com, max=3]"]) as session:
+            outcome = session.call("send_email", to="bob@example.com", subject="hi", body="…")
+
+    tools: declared with `saggar.tool`. capabilities and rules: in place of those of `policy` (a file's path or a
+    `Policy`). channels: where questions go first, by default the controlling terminal; whatever they leave open waits
+    `wait_s` for `saggar approvals`, then the call is parked. resume: the id of an ended run.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        *,
+        capabilities: Sequence[str] | None = None,
+        rules: Sequence[Rule] | None = None,
+        policy: str | Policy | None = None,
+        channels: Sequence[Channel] | None = None,
+        wait_s: float = 300.0,
+        resume: str = "",
+        label_rules: LabelRules | None = None,
+        sandbox: SandboxBody | None = None,
+        budget: Budget | None = None,
+        outside: Sequence[Tightening] = (),
+    ) -> None:
+        """Raises `UsageError` for tools, capabilities or rules that do not fit, `OSError` without a place for state."""
+        loaded = load_file(policy) if isinstance(policy, str) else policy
+        if capabilities is None:
+            capabilities = loaded.tools.capabilities if loaded else ()
+        if rules is None and loaded is not None and loaded.tools.rule:
+            rules = [from_policy(rule) for rule in loaded.tools.rule]
+        self._run, past = _run_directory(resume)
+        self.id = self._run.id
+        self._ended = False
+        try:
+            self._assemble(past, tools, capabilities, rules, channels, wait_s, label_rules, sandbox, budget, outside)
+        except BaseException:
+            self._run.end("not_started")
+            self._run.close()
+            raise
+
+    def _assemble(  # noqa: PLR0917  # the second half of the constructor, within whose guard it runs
+        self,
+        past: Past,
+        tools: Sequence[Tool],
+        capabilities: Sequence[str],
+        rules: Sequence[Rule] | None,
+        channels: Sequence[Channel] | None,
+        wait_s: float,
+        label_rules: LabelRules | None,
+        sandbox: SandboxBody | None,
+        budget: Budget | None,
+        outside: Sequence[Tightening],
+    ) -> None:
+        self.audit = AuditLog(os.path.join(self._run.path, AUDIT), self.id)
+        self.approvals = Store(os.path.join(self._run.path, APPROVALS))
+        review = Review(self.approvals, [Terminal()] if channels is None else channels, timeout_s=wait_s)
+        self._desk = Desk(
+            self.id,
+            tools,
+            audit=self.audit,
+            rules=rules,
+            capabilities=capabilities,
+            approver=review,
+            label_rules=label_rules,
+            sandbox=sandbox,
+            budget=budget,
+            outside=outside,
+        )
+        self.gateway: Gateway = self._desk.gateway
+        self.gateway.restore(past)
+        self._purse = Purse(self.gateway, capabilities) if capabilities else None
+        self._socket = ApprovalSocket(review, os.path.join(self._run.path, APPROVAL_SOCKET))
+
+    def token(self) -> str:
+        """A token for this process that is good for at least 30 seconds."""
+        if self._purse is None:
+            raise UsageError("this session has no capabilities", hint='capabilities=["operation:resource[…]"]')
+        return self._purse.token()
+
+    def call(self, tool: str, /, **args: Any) -> Outcome:
+        """Call a tool with this session's capabilities."""
+        return self.gateway.call(self.token(), tool, args)
+
+    def call_labelled(self, tool: str, args: Mapping[str, Any], labels: Mapping[str, LabelLike]) -> Outcome:
+        return self.gateway.call(self.token(), tool, args, labels=labels)
+
+    def revoke(self) -> None:
+        """End every token of the task at once, those of worker processes included."""
+        self._desk.revoke()
+        self.audit.append("capability.revoked", layer="L3", effect="deny", reason="task_revoked")
+
+    def close(self, cause: str = "done") -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._socket.close()
+        self._run.end(cause)
+        self.audit.close()
+        self.approvals.close()
+        self._run.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _run_directory(resume: str) -> tuple[RunDir, Past]:
+    state = open_state(os.environ)
+    if not resume:
+        run = state.new_run()
+        run.update(argv=["(tools)"], mode="none", workspace="")
+        return run, Past()
+    run = state.open_run(resume)
+    if not run.acquire():
+        raise UsageError(f"the run `{run.id}` is alive", hint="only an ended run is taken up again")
+    with open(os.path.join(run.path, AUDIT), "rb") as f:
+        return run, past_of(canonical.decode(line) for line in f)
