@@ -33,11 +33,15 @@ _HIGH_FD = 512
 _PLACES = ("/sys", "/mnt", "/media", "/srv", "/boot")
 #: bubblewrap reads at most 9000 arguments when some come over a descriptor.
 _MAX_ARGUMENTS = 8900
+#: Python and the launcher ignore some of these, and what is ignored at exec stays ignored.
 _RESET = (
     _signal.SIGPIPE,
+    _signal.SIGXFSZ,
     _signal.SIGINT,
     _signal.SIGQUIT,
     _signal.SIGTERM,
+    _signal.SIGHUP,
+    _signal.SIGTSTP,
     _signal.SIGTTOU,
     _signal.SIGTTIN,
     _signal.SIGCHLD,
