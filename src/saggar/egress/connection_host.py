@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from socket import MSG_PEEK
 from typing import TYPE_CHECKING, Protocol
 
 from saggar.core.decision import Decision
 from saggar.core.errors import ParseError
-from saggar.egress import connect, first_flight, http_head
+from saggar.egress import connect, eager, first_flight, http_head
 from saggar.egress.alerts import ACCESS_DENIED, INTERNAL_ERROR
 from saggar.egress.authorize import AuthorizedRequest, authorize, public_text, refuse
 from saggar.egress.client_hello import MAX_HELLO, ClientHello, NeedMore
@@ -99,14 +100,29 @@ class Connection:
 
     def start(self) -> None:
         self.cell.connections.add(self)
-        self._task = self.cell.loop.create_task(self._run())
+        hello = None if self.proxy else self._hello_at_once()
+        if hello is None:
+            self._task = self.cell.loop.create_task(self._run(None))
+        else:
+            self._task = eager.start(self.cell.loop, self._run(hello))
 
-    async def _run(self) -> None:
+    def _hello_at_once(self) -> ClientHello | None:
+        """The whole ClientHello, where it waits already; None where it does not, or is wrong in any way."""
+        try:
+            hello = parse_hello(self.sock.recv(MAX_HELLO, MSG_PEEK))
+        except (OSError, ParseError):
+            return None
+        return hello if isinstance(hello, ClientHello) and hello.server_name is not None else None
+
+    async def _run(self, hello: ClientHello | None) -> None:
         try:
             self.address, self.port = self.sock.getsockname()[:2]
             if not self.proxy:
                 self.fixed = self.cell.names.name_of(self.address)
-            await self._serve()
+            if hello is None:
+                await self._serve()
+            else:
+                await self._tls(hello)
         except (OSError, asyncio.CancelledError):
             reset(self.sock)
         except Exception as e:  # noqa: BLE001  # whatever is wrong with one connection, it ends and the others live on
@@ -283,6 +299,7 @@ class Connection:
 
     async def _terminate(self, request: AuthorizedRequest) -> None:
         self.authorized = request
+        await asyncio.sleep(0)  # from here on in a task, whatever started us
         terminated = self.cell.terminated
         if terminated is None:
             self._refuse(refuse("terminated_unavailable", request.destination, rule=request.rule.id), ACCESS_DENIED)

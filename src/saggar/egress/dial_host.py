@@ -158,11 +158,15 @@ class Dialer:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             code = sock.connect_ex((address, port))
-            if code in (errno.EINPROGRESS, errno.EAGAIN):
-                async with asyncio.timeout(max(timeout_s, 0.05)):
-                    await wait_writable(sock)
-                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            _check_peer(sock, address, code)
+            if code == errno.EINPROGRESS:
+                peer = _peer(sock)  # near by, the handshake is over before `connect` returns
+                if not peer:
+                    await wait_writable(sock, max(timeout_s, 0.05))
+                    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                    peer = _peer(sock)
+            else:
+                peer = _peer(sock)
+            _check_peer(peer, address, code)
         except OSError as e:
             sock.close()
             raise DialError("unreachable", cause=str(e) or "no answer in time") from None
@@ -173,10 +177,17 @@ class Dialer:
         return sock
 
 
-def _check_peer(sock: socket.socket, address: str, code: int) -> None:
-    """Whether `connect` succeeded (`code` 0), and with whom (I4). Raises DialError."""
-    if code:
-        raise DialError("unreachable", cause=os.strerror(code))
-    peer = sock.getpeername()[0]
+def _peer(sock: socket.socket) -> str:
+    """The address of the peer; "" while not connected."""
+    try:
+        return str(sock.getpeername()[0])
+    except OSError:
+        return ""
+
+
+def _check_peer(peer: str, address: str, code: int) -> None:
+    """Whether `connect` succeeded, and with whom (I4). Raises DialError."""
+    if not peer:
+        raise DialError("unreachable", cause=os.strerror(code or errno.ECONNREFUSED))
     if peer != address and ip_address(peer) != ip_address(address):
         raise DialError("peer_mismatch", dialled=address, peer=peer)

@@ -28,21 +28,30 @@ async def wait_readable(sock: socket.socket) -> None:
         loop.remove_reader(fd)
 
 
-async def wait_writable(sock: socket.socket) -> None:
-    """Until `sock` takes bytes, is connected, or has an error."""
+async def wait_writable(sock: socket.socket, timeout_s: float = 0.0) -> None:
+    """Until `sock` takes bytes, is connected, or has an error. timeout_s: 0 waits for ever. Raises TimeoutError."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
     fd = sock.fileno()
+    # a timer of its own, not asyncio.timeout: that needs a task, and `eager` may run us without one
+    timer = loop.call_later(timeout_s, _expire, ready) if timeout_s else None
     loop.add_writer(fd, _wake, ready)
     try:
         await ready
     finally:
         loop.remove_writer(fd)
+        if timer is not None:
+            timer.cancel()
 
 
 def _wake(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
+
+
+def _expire(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_exception(TimeoutError())
 
 
 async def peek(sock: socket.socket, least: int, most: int) -> bytes:

@@ -125,11 +125,17 @@ class EgressCell:
         rules: Sequence[EgressRule],
         *,
         answers: Mapping[str, Sequence[Sequence[str]]] | None = None,
+        tweak: str = "",
+        nofile: int = 0,
         python: str = sys.executable,
     ) -> None:
         """answers: name to the answers that the host's resolver gives, one after the other; the broker then runs in
-        namespaces of its own, where there is nothing but that resolver, and `queries` tells what it was asked."""
+        namespaces of its own, where there is nothing but that resolver, and `queries` tells what it was asked.
+        tweak: Python that runs in the broker before it starts, to shorten its time-outs. nofile: its limit of
+        descriptors."""
         self._answers = answers
+        self._tweak = tweak
+        self._nofile = nofile
         self.rules = list(rules)
         self.events: list[dict[str, Any]] = []
         self._python = python
@@ -172,7 +178,10 @@ class EgressCell:
     def _start_broker(self, specs: Sequence[Any], descriptors: list[int]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control = self._stack.enter_context(ours)
-        boot = f"import sys; sys.path.insert(0, {_ROOT!r}); from saggar.egress.broker_host import main; main()"
+        boot = f"import sys; sys.path.insert(0, {_ROOT!r})\n{self._tweak}\n"
+        if self._nofile:
+            boot += f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({self._nofile},) * 2)\n"
+        boot += "from saggar.egress.broker_host import main; main()"
         argv = [self._python, "-I", "-c", boot, str(theirs.fileno())]
         if self._answers is not None:
             resolv = os.path.join(self.directory, "outside.conf")

@@ -125,7 +125,7 @@ class Upstream:
     def _serve(self, sock: socket.socket) -> None:
         record = bytearray()
         self.received.append(record)
-        buffer = b""
+        buffer = bytearray()
         for _ in range(self.requests_each):
             while b"\r\n\r\n" not in buffer:
                 data = sock.recv(65536)
@@ -133,19 +133,21 @@ class Upstream:
                     return
                 record += data
                 buffer += data
-            head, _, buffer = buffer.partition(b"\r\n\r\n")
+            end = buffer.index(b"\r\n\r\n")
+            head = bytes(buffer[:end])
+            del buffer[: end + 4]
             lowered = head.lower()
             need = 0
             if b"\r\ncontent-length:" in lowered:
                 need = int(lowered.split(b"\r\ncontent-length:")[1].split(b"\r\n")[0])
             chunked = b"\r\ntransfer-encoding: chunked" in lowered
-            while (chunked and b"0\r\n\r\n" not in buffer) or len(buffer) < need:
+            while (chunked and b"0\r\n\r\n" not in buffer[-64:]) or len(buffer) < need:
                 data = sock.recv(65536)
                 if not data:
                     return
                 record += data
                 buffer += data
-            buffer = buffer.partition(b"0\r\n\r\n")[2] if chunked else buffer[need:]
+            del buffer[: len(buffer) if chunked else need]
             reply = self.respond(head)
             if reply is None:
                 return

@@ -1,0 +1,68 @@
+import asyncio
+
+import pytest
+
+from saggar.egress import eager
+
+
+def test_what_never_waits_needs_no_task():
+    done = []
+
+    async def work():
+        done.append(1)
+
+    async def main():
+        assert eager.start(asyncio.get_running_loop(), work()) is None
+
+    asyncio.run(main())
+    assert done == [1]
+
+
+def test_what_waits_goes_on_in_a_task():
+    steps = []
+
+    async def work(future):
+        steps.append("first")
+        steps.append(await future)
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await asyncio.sleep(0)
+        steps.append("last")
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        task = eager.start(loop, work(future))
+        assert steps == ["first"]
+        future.set_result("value")
+        await task
+        assert steps == ["first", "value", "last"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
+def test_an_error_is_raised_where_the_wait_is(error):
+    seen = []
+
+    async def work(future):
+        try:
+            await future
+        except error:
+            seen.append(error)
+            raise
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        task = eager.start(loop, work(future))
+        await asyncio.sleep(0)
+        if error is asyncio.CancelledError:
+            task.cancel()
+        else:
+            future.set_exception(error())
+        with pytest.raises(error):
+            await task
+
+    asyncio.run(main())
+    assert seen == [error]
