@@ -61,8 +61,7 @@ def _record(cell: Cell, query: dns.Query, host: str, reason: str) -> None:
     seen = cell.dns_seen
     key = (host or query.name.decode("latin-1").lower(), reason)
     if key in seen or len(seen) >= MAX_RECORDED_NAMES:
-        cell.usage.refused += 1
-        return
+        return  # a client asks for A and AAAA, and again: one attempt
     seen.add(key)
     detail: dict[str, object] = {"host": host, "type": query.type_name}
     if not host:
