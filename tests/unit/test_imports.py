@@ -33,7 +33,13 @@ def modules():
 def imported(path):
     with open(path) as f:
         tree = ast.parse(f.read())
-    for node in ast.walk(tree):
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            todo += node.orelse
+            continue
+        todo += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -48,7 +54,7 @@ def test_pure_modules_import_nothing_that_does_io(path):
 
 #: all that one `saggar run` loads of the standard library beyond the bare interpreter's own
 RUN_PATH = {
-    "__future__", "_ctypes", "_json", "_sha256", "_sha2", "_socket", "_struct", "_weakrefset", "atexit", "array", "errno",
+    "__future__", "_ctypes", "_json", "_sha256", "_sha2", "_socket", "_struct", "atexit", "errno",
     "fcntl", "resource", "select", "signal", "struct", "termios",
 }  # fmt: skip
 

@@ -7,9 +7,10 @@ iproute2 may be missing, and starting it twice would cost more than the whole ce
 from __future__ import annotations
 
 import _socket
-from array import array
 from fcntl import ioctl
 from struct import pack, unpack_from
+
+from saggar.isolation.syscalls_host import buffer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,11 +91,12 @@ def open_listener(spec: Mapping[str, Any]) -> int:
     if kind == "packet":
         # protocol 0 until bound: moving a socket that already receives waits for an RCU grace period (15 to 30 ms measured)
         packet = _socket.socket(_socket.AF_PACKET, _socket.SOCK_DGRAM, 0)
-        program = array("B", bytes.fromhex(spec.get("filter", "")))
+        program = bytes.fromhex(spec.get("filter", ""))
         if program:
             # before the bind: afterwards the traffic of the cell would be queued in between. struct sock_fprog
-            instructions, address = len(program) // 8, program.buffer_info()[0]
-            packet.setsockopt(_socket.SOL_SOCKET, _SO_ATTACH_FILTER, pack("HP", instructions, address))
+            holder, address = buffer(program)
+            packet.setsockopt(_socket.SOL_SOCKET, _SO_ATTACH_FILTER, pack("HP", len(program) // 8, address))
+            del holder
         packet.bind(("lo", _ETH_P_ALL))
         return packet.detach()
     address = spec["address"]

@@ -83,6 +83,17 @@ _umount2 = _libc("umount2")
 _prctl = _libc("prctl")
 
 
+class _Byte(_ctypes._SimpleCData):  # type: ignore[type-arg]  # as above
+    _type_ = "c"
+
+
+def buffer(data: bytes) -> tuple[object, int]:
+    """(holder, address) of a copy of `data` that lives as long as the holder. `array` would import `collections`, 2 ms."""
+    kind: Any = type("_Buffer", (_ctypes.Array,), {"_length_": len(data), "_type_": _Byte})
+    holder = kind.from_buffer_copy(data)
+    return holder, _ctypes.addressof(holder)
+
+
 def _check(value: int, what: str) -> int:
     # libc's `int` functions leave the upper half of the register undefined: look at the low 32 bits
     result = value & 0xFFFF_FFFF

@@ -254,8 +254,8 @@ def test_a_dead_supervisors_groups_are_swept(means: str) -> None:
         os.kill(os.getpid(), 9)
     os.waitpid(pid, 0)
     sleeper, *paths = os.read(read, 9999).decode().split()
-    assert set(paths) <= set(sweep(set()))
-    assert not any(os.path.exists(p) for p in paths)
+    sweep(set())  # or another run's on this host, which is as good
+    _wait_until(lambda: not any(os.path.exists(p) for p in paths))
     _wait_until(lambda: _gone(int(sleeper)))
 
 
