@@ -45,6 +45,7 @@ _RESET = (
     _signal.SIGTTOU,
     _signal.SIGTTIN,
     _signal.SIGCHLD,
+    _signal.SIGXFSZ,  # ignored by Python; a program that it does not end would take a full disk for a bad one
 )
 
 

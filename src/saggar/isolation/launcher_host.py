@@ -238,8 +238,11 @@ class Launcher:
         )
         arch = os.uname().machine
         request["seccomp"] = build_filter(arch, uncounted=limits.uncounted, pinned=limits.pinned)
-        request["rlimits"] = [(kind, value, value) for kind, value in limits.rlimits()]
-        request["command"] = limits.wrap(request["command"])
+        # a root caller's cells share a user namespace, where the kernel would count their tasks together
+        alone = request["ids"] is None
+        request["rlimits"] = [(kind, value, value) for kind, value in limits.rlimits(own_namespace=alone)]
+        if not alone:
+            request["command"] = limits.wrap(request["command"])
         return limits
 
     def _refuse(self, request: dict[str, Any], error: Exception) -> None:

@@ -13,7 +13,7 @@ entered its new user namespace), `follow`, `add_tmpfs` and `watch_disk` as the c
 from __future__ import annotations
 
 import os
-from resource import RLIMIT_CORE, RLIMIT_DATA, RLIMIT_FSIZE
+from resource import RLIMIT_CORE, RLIMIT_DATA, RLIMIT_FSIZE, RLIMIT_NPROC
 
 from saggar.core.errors import Unenforceable
 from saggar.isolation import cgroups_host as cgroups
@@ -133,15 +133,21 @@ class Limits:
         """`nr_inodes` for a sized tmpfs of the cell: every inode counts as a block (limits I4)."""
         return max(self._policy.disk_bytes // 4096, 64)
 
-    def rlimits(self) -> tuple[tuple[int, int], ...]:
+    def rlimits(self, *, own_namespace: bool = False) -> tuple[tuple[int, int], ...]:
         """`(resource, value)` for soft and hard limit alike, to set in the first process at any time before exec.
 
+        own_namespace: they are set when the process is already in a new user namespace that no other cell shares; then
+        `nproc` is among them and `wrap` is not needed.
+
         Never RLIMIT_AS: node and Java reserve far more than they use. RLIMIT_DATA, only where memory is watched, stops the
-        one process that would fill the machine between two samples; twice the limit, since reserved counts as used there.
+        one process that would fill the machine between two samples; four times the limit, since reserved counts as used
+        there, and since an allocation that fails is an error without a cause while the watchdog names one.
         """
         limits = [(RLIMIT_CORE, 0), (RLIMIT_FSIZE, self._policy.disk_bytes)]
         if self._memory is not None:
-            limits.append((RLIMIT_DATA, 2 * self._policy.memory_bytes))
+            limits.append((RLIMIT_DATA, 4 * self._policy.memory_bytes))
+        if own_namespace and self.nproc is not None:
+            limits.append((RLIMIT_NPROC, self.nproc))
         return tuple(limits)
 
     def wrap(self, argv: list[str]) -> list[str]:

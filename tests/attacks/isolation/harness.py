@@ -92,10 +92,8 @@ def _child(limits, command: list[str], go: int, out: int) -> None:
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
-    for what, value in limits.rlimits():
+    for what, value in limits.rlimits(own_namespace=True):
         resource.setrlimit(what, (value, value))
-    if limits.nproc is not None:
-        resource.setrlimit(resource.RLIMIT_NPROC, (limits.nproc, limits.nproc))
     os.execv(command[0], command)
 
 

@@ -1,0 +1,124 @@
+"""Exhaustion through the real `saggar run`: each attack ends with a typed cause, in the result and on the audit record."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+SRC = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..", "src"))
+PYTHON = shutil.which("python3", path="/usr/bin:/bin")
+MIB = 1 << 20
+
+POLICY = """
+[limits]
+memory = "200MiB"
+tasks = 64
+disk = "%s"
+timeout = "%s"
+"""
+
+
+@pytest.fixture
+def saggar(bwrap: str, tmp_path):
+    """`saggar(argv, disk=…)` → (result, audit records)."""
+    workspace = tmp_path / "work"
+    workspace.mkdir()
+    policy = tmp_path / "saggar.toml"
+    out = tmp_path / "out.json"
+    env = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "SAGGAR_STATE_DIR": str(tmp_path / "state"),
+        "PYTHONPATH": os.pathsep.join([SRC, *(p for p in sys.path if p.endswith("site-packages"))]),
+    }
+
+    def run(argv: list[str], *, disk: str = "2GiB", timeout: str = "40s", mode: str = "copy-on-write"):
+        policy.write_text(POLICY % (disk, timeout))
+        command = [
+            sys.executable,
+            "-m",
+            "saggar",
+            "run",
+            "--policy",
+            str(policy),
+            "--json",
+            str(out),
+            "--workspace",
+            f"{workspace}:{mode}",
+            "--",
+            *argv,
+        ]
+        subprocess.run(command, env=env, cwd=workspace, capture_output=True, timeout=100, check=False)
+        result = json.loads(out.read_text())
+        with open(result["audit_path"]) as file:
+            return result, [json.loads(line) for line in file]
+
+    return run
+
+
+MEMORY = {
+    "anonymous": "x = bytearray(400 << 20); x[::4096] = b'x' * (400 * 256)",
+    "shared": "import mmap\nm = mmap.mmap(-1, 400 << 20)\nfor i in range(0, 400 << 20, 4096): m[i] = 1",
+    "memfd": "import os\nf = os.memfd_create('x')\nfor _ in range(400): os.write(f, b'x' * (1 << 20))",
+    "forks": "import os\nfor _ in range(5): os.fork()\nx = bytearray(9 << 20); x[::4096] = b'x' * (9 * 256)",
+}
+
+
+def ended_by(result, records, limit: str) -> None:
+    assert result["cause"] == limit, result
+    assert result["limits"][limit]["held"] in ("enforced", "watchdog")
+    end = next(r for r in records if r["kind"] == "run.end")
+    assert end["reason"] == limit
+    assert end["detail"]["limit"] == limit
+
+
+@pytest.mark.parametrize("hog", MEMORY)
+def test_memory(saggar, hog: str) -> None:
+    result, records = saggar([PYTHON, "-I", "-c", MEMORY[hog] + "\nimport time; time.sleep(30)"])
+    ended_by(result, records, "memory")
+    assert result["duration_s"] < 20
+
+
+def test_a_fork_bomb(saggar) -> None:
+    result, records = saggar(["bash", "-c", ":(){ :|:& };:; sleep 60"])
+    ended_by(result, records, "tasks")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os\nfor n in range(20):\n    f = open(f'f{n}', 'wb')\n    for _ in range(10): f.write(os.urandom(1 << 20))",
+        "for n in range(40000): open(f'f{n}', 'w').close()",
+    ],
+    ids=["bytes", "inodes"],
+)
+def test_disk_in_the_workspace(saggar, code: str) -> None:
+    result, records = saggar([PYTHON, "-I", "-c", code + "\nimport time; time.sleep(30)"], disk="64MiB")
+    ended_by(result, records, "disk")
+
+
+def test_disk_in_scratch(saggar) -> None:
+    result, records = saggar(["dd", "if=/dev/zero", "of=/tmp/x", "bs=1M", "count=500"], disk="64MiB")
+    ended_by(result, records, "disk")
+
+
+def test_time(saggar) -> None:
+    start = time.monotonic()
+    result, _ = saggar(["sh", "-c", "setsid sleep 100 & sleep 100"], timeout="1s")
+    assert result["cause"] == "timeout"
+    assert time.monotonic() - start < 10
+
+
+def test_nothing_is_left(saggar) -> None:
+    from saggar.isolation import cgroups_host
+
+    result, _ = saggar([PYTHON, "-I", "-c", "import os\nfor _ in range(20): os.fork()"])
+    for place in cgroups_host.places(("memory", "pids", "cpu")).values():
+        if place.parent:
+            assert not os.path.exists(f"{place.parent}/saggar-{result['run_id']}")
