@@ -29,7 +29,7 @@ Show what a run changed in its workspace (default: the latest run of the current
 Control characters of names and contents are shown as escapes.
 """,
     "apply": """usage: saggar apply RUN [PATH...] [--allow-protected PATH]... [--skip-refused]
-                    [--overwrite-host-changes] [--dry-run] [--json]
+                    [--overwrite-host-changes] [--after-reboot] [--dry-run] [--json]
 
 Copy a run's changes to its workspace. With a refused path nothing is written, unless --skip-refused.
 Paths are relative to the workspace. Protected paths are what the host's own tools execute or obey.
@@ -270,7 +270,7 @@ def _apply(state: State, args: list[str]) -> int:
 
     words = parse(
         args,
-        flags=("--skip-refused", "--overwrite-host-changes", "--dry-run", "--json"),
+        flags=("--skip-refused", "--overwrite-host-changes", "--after-reboot", "--dry-run", "--json"),
         valued=("--allow-protected",),
     )
     if not words.rest:
@@ -281,7 +281,13 @@ def _apply(state: State, args: list[str]) -> int:
     if b"" in allowed:
         raise UsageError("`--allow-protected` needs a path below the workspace", hint="name what you looked at")
     audit = AuditLog(f"{run.path}/audit.jsonl", run.id)
-    apply = open_apply(run, audit, allowed=allowed, overwrite="--overwrite-host-changes" in words.flags)
+    apply = open_apply(
+        run,
+        audit,
+        allowed=allowed,
+        overwrite="--overwrite-host-changes" in words.flags,
+        other_boot="--after-reboot" in words.flags,
+    )
     if "--dry-run" in words.flags:
         chosen, refused = apply.plan(paths)
         return _report(run, chosen, refused, words.flags, "would be written")

@@ -24,6 +24,7 @@ from saggar.isolation.place_host import Raced, Trail, exchange, move_new, place_
 from saggar.isolation.protected import protected
 from saggar.isolation.shown import shown
 from saggar.isolation.state_host import write_file
+from saggar.isolation.workspace_host import boot_id
 from saggar.isolation.workspace_scan_host import read_snapshot
 
 TYPE_CHECKING = False
@@ -483,12 +484,26 @@ class _Journal:
         self._save()
 
 
-def open_apply(run: RunDir, audit: AuditLog, *, allowed: tuple[bytes, ...] = (), overwrite: bool = False) -> Apply:
-    """An apply for `run`. Raises UsageError: it is alive, has no layer, or its workspace is gone."""
+def open_apply(
+    run: RunDir,
+    audit: AuditLog,
+    *,
+    allowed: tuple[bytes, ...] = (),
+    overwrite: bool = False,
+    other_boot: bool = False,
+) -> Apply:
+    """An apply for `run`. other_boot: take a layer that a crash of the machine may have torn.
+
+    Raises UsageError: the run is alive, has no layer, is of another boot, or its workspace is gone.
+    """
     if not run.acquire():
-        raise UsageError(
-            f"the run `{run.id}` is still alive", hint="wait for its end; `saggar diff` reads it meanwhile"
-        )
-    if not run.meta().get("started_ns", "0").isdigit() or run.meta().get("started_ns", "0") == "0":
+        raise UsageError(f"the run `{run.id}` is still alive", hint="wait for its end; `saggar diff` reads it meanwhile")
+    meta = run.meta()
+    if not meta.get("started_ns", "0").isdigit() or meta.get("started_ns", "0") == "0":
         raise UsageError(f"the run `{run.id}` ended before its command began")
+    if meta.get("boot") != boot_id() and not other_boot:
+        raise UsageError(
+            f"the machine restarted since the run `{run.id}`: after a crash its files may be torn",
+            hint="look at `saggar diff`, then give `--after-reboot`",
+        )
     return Apply(run, open_layer(run), audit, allowed=allowed, overwrite=overwrite)

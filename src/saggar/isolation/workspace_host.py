@@ -240,6 +240,18 @@ def _policy_inside(policy: Policy, path: str) -> str:
     return real[len(prefix) :] if real.startswith(prefix) else ""
 
 
+def boot_id() -> str:
+    """This boot's id, "" where /proc does not say. A layer that was written in another boot may be torn."""
+    try:
+        fd = os.open("/proc/sys/kernel/random/boot_id", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(fd, 64).decode("ascii", "replace").strip()
+    finally:
+        os.close(fd)
+
+
 def tmpfs_has_user_xattrs() -> bool:
     """Whether tmpfs takes user.* attributes (Linux 6.6), asked of a memory file: without them no overlay with
     `userxattr` can mark a directory opaque, and `rm -rf` of a lower directory gives EIO (seen on 6.1)."""
@@ -314,4 +326,5 @@ def _record(workspace: Workspace, run: RunDir, policy: Policy, about: dict[str, 
         workspace_id=[workspace.plan["device"], workspace.plan["inode"]],
         base=HOST_IDS if workspace.plan["privileged"] else 0,
         protected=list(policy.workspace.protect),
+        boot=boot_id(),
     )

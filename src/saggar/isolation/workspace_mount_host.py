@@ -199,7 +199,15 @@ def _memory_layer(layer: dict[str, Any], disk_fd: int, target: str) -> int:
 
 def _overlay(lower: str, layer: str, root: str) -> None:
     options = f"userxattr,lowerdir={_escaped(lower)},upperdir={_escaped(layer)}/upper,workdir={_escaped(layer)}/work"
-    sc.mount("overlay", root, "overlay", sc.MS_NOSUID | sc.MS_NODEV, options)
+    flags = sc.MS_NOSUID | sc.MS_NODEV
+    try:
+        # volatile (Linux 5.10): no fsync at each copy-up, which made changing 500 files of the host's 48 times native.
+        # What it gives up is a layer that survives a power failure: `apply` asks for the boot that the run began in
+        sc.mount("overlay", root, "overlay", flags, f"volatile,{options}")
+    except OSError as e:
+        if e.errno != errno.EINVAL:
+            raise
+        sc.mount("overlay", root, "overlay", flags, options)
     if layer.startswith("/proc/self/fd/"):
         os.close(int(layer.rpartition("/")[2]))
 
