@@ -10,8 +10,8 @@ steady 1.3; npm ci 1.3.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import base64
+import hashlib
 import io
 import json
 import os
@@ -121,7 +121,13 @@ def make_npm(path: str, files: int) -> None:
         wanted[name] = spec
         packages[f"node_modules/{name}"] = {"version": "1.0.0", "resolved": spec, "integrity": f"sha512-{digest}"}
     root = {"name": "app", "version": "1.0.0", "dependencies": wanted}
-    lock = {"name": "app", "version": "1.0.0", "lockfileVersion": 3, "requires": True, "packages": {"": root, **packages}}
+    lock = {
+        "name": "app",
+        "version": "1.0.0",
+        "lockfileVersion": 3,
+        "requires": True,
+        "packages": {"": root, **packages},
+    }
     for name, value in (("package.json", root), ("package-lock.json", lock)):
         with open(f"{path}/{name}", "w", encoding="ascii") as file:
             json.dump(value, file)
@@ -147,7 +153,12 @@ def measure(name: str, make, script: str, args: list[str], options: argparse.Nam
     make(template, options.files)
     env = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG")}
     env |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
-    env |= {"HOME": f"{base}/home", "SAGGAR_STATE_DIR": f"{base}/state", "PYTHONPATH": SRC, "PYTHONDONTWRITEBYTECODE": "1"}
+    env |= {
+        "HOME": f"{base}/home",
+        "SAGGAR_STATE_DIR": f"{base}/state",
+        "PYTHONPATH": SRC,
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     os.makedirs(f"{base}/home", exist_ok=True)
     variants: dict[str, list[str]] = {"native": []}
     for layer in options.layer.split(","):
@@ -168,13 +179,21 @@ def measure(name: str, make, script: str, args: list[str], options: argparse.Nam
                     sh("chown", "-R", "1000:1000", place, cwd="/")
                 if name.startswith("git"):
                     sh("git", "update-index", "-q", "--refresh", cwd=place)
-            subprocess.run(["git", "status", "--porcelain"], cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+            subprocess.run(
+                ["git", "status", "--porcelain"],
+                cwd=place,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=False,
+            )
             found = inner([python, "-c", script, *args], place, prefix, env)
             if options.verbose:
                 sys.stderr.write(f"{name} {number} {variant} {found}\n")
             results[variant].append(found)
         if options.keep is False:
-            subprocess.run([sys.executable, "-m", "saggar", "discard", "--all"], env=env, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [sys.executable, "-m", "saggar", "discard", "--all"], env=env, check=True, stdout=subprocess.DEVNULL
+            )
     for key in results["native"][0]:
         medians = {v: statistics.median(r[key] for r in rs) for v, rs in results.items()}
         line = {"bench": f"workspace.{name}.{key}", "rounds": options.rounds, "files": options.files}
@@ -196,7 +215,12 @@ def main() -> None:
     base = tempfile.mkdtemp(prefix="saggar-bench-", dir=options.place)
     os.chmod(base, 0o755)
     try:
-        table = {"git": (make_repo, GIT, []), "git1000": (make_repo_of_1000, GIT, []), "npm": (make_npm, NPM, []), "files": (make_repo, FILES, [str(options.files)])}
+        table = {
+            "git": (make_repo, GIT, []),
+            "git1000": (make_repo_of_1000, GIT, []),
+            "npm": (make_npm, NPM, []),
+            "files": (make_repo, FILES, [str(options.files)]),
+        }
         for name in options.only.split(","):
             make, script, args = table[name]
             measure(name, make, script, args, options, base)

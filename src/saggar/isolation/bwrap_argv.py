@@ -65,9 +65,9 @@ class Bind(Frozen):
 
 class Cell(Frozen):
     """What one cell shows. links: (target of the link, place). files: (index of the blob, place). masks: places under /proc
-    to cover, files and directories. binds: in order. cwd: absolute, inside."""
+    to cover, files and directories. binds: in order. cwd: absolute, inside. user: (uid, gid) inside."""
 
-    __slots__ = ("binds", "cwd", "files", "links", "masked_directories", "masked_files", "system")
+    __slots__ = ("binds", "cwd", "files", "links", "masked_directories", "masked_files", "system", "user")
     system: tuple[str, ...]
     links: tuple[tuple[str, str], ...]
     files: tuple[tuple[int, str], ...]
@@ -75,6 +75,7 @@ class Cell(Frozen):
     masked_directories: tuple[str, ...]
     binds: tuple[Bind, ...]
     cwd: str
+    user: tuple[int, int]
 
     def __init__(
         self,
@@ -86,6 +87,7 @@ class Cell(Frozen):
         masked_directories: Iterable[str] = (),
         binds: Iterable[Bind] = (),
         cwd: str = HOME,
+        user: tuple[int, int] = (UID, GID),
     ) -> None:
         self._set(
             system=tuple(system),
@@ -95,6 +97,7 @@ class Cell(Frozen):
             masked_directories=tuple(masked_directories),
             binds=tuple(binds),
             cwd=cwd,
+            user=user,
         )
 
 
@@ -103,9 +106,9 @@ def options(cell: Cell) -> list[Option]:
     out: list[Option] = [
         "--unshare-user",
         "--uid",
-        str(UID),
+        str(cell.user[0]),
         "--gid",
-        str(GID),
+        str(cell.user[1]),
         "--unshare-pid",
         "--unshare-ipc",
         "--unshare-uts",

@@ -61,7 +61,7 @@ class Step:
 
 class Ids:
     """How a root caller's cell is mapped. owners: descriptor of a user namespace that shifts every owner into the cells' range, for
-    idmapped mounts; own: of the one that the child joins, in which the cell's user is UID and every other id of the range has a number."""
+    idmapped mounts; own: of the one that the child joins, in which the cell's user has its number inside and every other id of the range has a number."""
 
     __slots__ = ("own", "owners")
 
@@ -125,14 +125,14 @@ def _run(  # noqa: PLR0917  # one caller, above
     flags = sys_.CLONE_NEWNS | sys_.CLONE_NEWNET
     if ids is not None:
         clones, workspace_fds = _clone_as_root(request, fds, workspace_fds, ids)
-        _become_stranger(ids)
+        _become_stranger(ids, *request["user"])
     else:
         flags |= sys_.CLONE_NEWUSER
     step.name = "namespaces"
     host = os.getuid(), os.getgid()
     sys_.unshare(flags)
     if ids is None:
-        _map(*host)
+        _map(host, *request["user"])
     # a change of credentials, and a new user namespace is one: the kernel has forgotten the wish
     sys_.die_with_parent(launcher_pid)
     step.name = "network"
@@ -178,21 +178,21 @@ def _enter_session(request: dict[str, Any], fds: Sequence[int]) -> None:
         os.tcsetpgrp(fds[request["terminal"]], os.getpid())
 
 
-def _become_stranger(ids: Ids) -> None:
+def _become_stranger(ids: Ids, uid: int, gid: int) -> None:
     sys_.setns(ids.own, sys_.CLONE_NEWUSER)
     os.setgroups([])
-    os.setresgid(GID, GID, GID)
+    os.setresgid(gid, gid, gid)
     # root's own id is not mapped there, so this is no step down from uid 0 and the capabilities over the namespace stay
-    os.setresuid(UID, UID, UID)
+    os.setresuid(uid, uid, uid)
     # the kernel makes a process that changed its ids undumpable, and its /proc files root's
     sys_.prctl(sys_.PR_SET_DUMPABLE, 1)
 
 
-def _map(uid: int, gid: int) -> None:
+def _map(host: tuple[int, int], uid: int, gid: int) -> None:
     for name, content in (
         ("setgroups", "deny"),
-        ("uid_map", f"{UID} {uid} 1"),
-        ("gid_map", f"{GID} {gid} 1"),
+        ("uid_map", f"{uid} {host[0]} 1"),
+        ("gid_map", f"{gid} {host[1]} 1"),
     ):
         _write(f"/proc/self/{name}", content)
 
@@ -224,10 +224,13 @@ def _clone_as_root(
     return grants, clone_layers(request["workspace"], workspace_fds, ids.owners)
 
 
-def make_ids(base: int, count: int, uid: int, gid: int) -> Ids:
-    """The two user namespaces of a root caller's cells whose user is `uid`:`gid` of the range. Needs root."""
+def make_ids(base: int, count: int, uid: int, gid: int, inner_uid: int = UID, inner_gid: int = GID) -> Ids:  # noqa: PLR0917
+    """The two user namespaces of a root caller's cells whose user is `uid`:`gid` of the range, and the `inner` ones inside.
+    Needs root."""
     shift = f"0 {base} {count}"
-    return Ids(_userns(shift, shift), _userns(_own_map(base, count, uid, UID), _own_map(base, count, gid, GID)))
+    return Ids(
+        _userns(shift, shift), _userns(_own_map(base, count, uid, inner_uid), _own_map(base, count, gid, inner_gid))
+    )
 
 
 def _own_map(base: int, count: int, who: int, number: int) -> str:

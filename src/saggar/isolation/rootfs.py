@@ -53,16 +53,24 @@ ETC = (
 #: Names in /etc that stand for a version: `java-17-openjdk`, `python3.11`.
 ETC_VERSIONED = ("java-", "python")
 
-PASSWD = f"root:x:0:0:root:/root:/usr/sbin/nologin\n{USER}:x:{UID}:{GID}:agent:{HOME}:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
-GROUP = f"root:x:0:\ntty:x:5:\n{USER}:x:{GID}:\nnogroup:x:65534:\n"
+
+def accounts(uid: int, gid: int) -> dict[str, bytes]:
+    """The cell's own /etc/passwd and /etc/group, in which its user is `agent` whatever the numbers are."""
+    root = "root:x:0:0:root:/root:/usr/sbin/nologin\n"
+    nobody = "nobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
+    return {
+        "/etc/passwd": f"{root}{USER}:x:{uid}:{gid}:agent:{HOME}:/bin/sh\n{nobody}".encode(),
+        "/etc/group": f"root:x:0:\ntty:x:5:\n{USER}:x:{gid}:\nnogroup:x:65534:\n".encode(),
+    }
+
+
 HOSTS = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost ip6-loopback\n"
 RESOLV_CONF = f"nameserver {RESOLVER}\noptions timeout:2 attempts:1\n"
 NSSWITCH = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n"
 
 #: Our own files: (place, content).
 FILES: tuple[tuple[str, bytes], ...] = (
-    ("/etc/passwd", PASSWD.encode()),
-    ("/etc/group", GROUP.encode()),
+    *accounts(UID, GID).items(),
     ("/etc/hosts", HOSTS.encode()),
     ("/etc/resolv.conf", RESOLV_CONF.encode()),
     ("/etc/nsswitch.conf", NSSWITCH.encode()),
