@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from saggar.core.errors import PeerError
-from saggar.core.label import Label, Source, join
+from saggar.core.label import UNTRUSTED, Label, Source, join
 from saggar.core.tool import ToolDeclaration, TypeSpec
 from saggar.plan import node as nodes
 from saggar.plan.defang import defang, links
@@ -84,7 +84,9 @@ class ScriptedPlanner:
 
 def ask_worker(worker: Worker, request: WorkerRequest, data: Node, pc: Label, permitted: str) -> Node:
     """The worker's answer as a labelled node (I2). permitted: the user's words, whose links may stand."""
-    label = join(whole(data), pc, Label([Source("worker", "extract" if request.schema else "summarise")]))
+    # a model can be wrong (or turned) on trusted data as well: it transforms and never endorses
+    source = Source("worker", "extract" if request.schema else "summarise")
+    label = join(whole(data), pc, Label([source], integrity=UNTRUSTED))
     try:
         answer = worker.answer(request)
     except PeerError:

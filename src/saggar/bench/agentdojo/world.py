@@ -62,6 +62,8 @@ class Suite:
     runtime: Any = None
     #: task id to pickled environment: unpickling is four times as fast as a deep copy
     held: dict[str, bytes] = field(default_factory=dict)
+    #: injection id to the environment with its goal in every place
+    poisoned: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         from agentdojo.functions_runtime import FunctionsRuntime
@@ -79,13 +81,25 @@ class Suite:
         tasks: dict[str, Any] = self.inner.injection_tasks
         return tasks
 
-    def world(self, task: Any) -> World:
-        """A fresh environment as the user task (or nothing, for None) begins it."""
-        name = "" if task is None else task.ID
+    def blob(self, task: Any, injection: Any = None) -> bytes:
+        """A fresh environment, pickled, as the user task (or nothing, for None) begins it; with `injection`, its goal
+        stands in every place that the suite declares for injections."""
+        name = f"{task.ID if task is not None else ''}/{injection.ID if injection is not None else ''}"
         if name not in self.held:
-            environment = copy.deepcopy(self.base)
+            environment = copy.deepcopy(self.base if injection is None else self.injected(injection))
             self.held[name] = pickle.dumps(environment if task is None else task.init_environment(environment))
-        blob = self.held[name]
+        return self.held[name]
+
+    def injected(self, injection: Any) -> Any:
+        if injection.ID not in self.poisoned:
+            # the places are inside quoted and folded YAML scalars
+            text = " ".join(injection.GOAL.split()).replace('"', "'").replace("\\", "/").replace(": ", " - ")
+            places = dict.fromkeys(self.inner.get_injection_vector_defaults(), text)
+            self.poisoned[injection.ID] = self.inner.load_and_inject_default_environment(places)
+        return self.poisoned[injection.ID]
+
+    def world(self, task: Any) -> World:
+        blob = self.blob(task)
         return World(self, pickle.loads(blob), pickle.loads(blob))
 
     def injection_trace(self, task: Any, environment: Any) -> list[tuple[str, dict[str, Any]]]:
