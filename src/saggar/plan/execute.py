@@ -116,6 +116,7 @@ class Executor:
     journal: Journal = field(default_factory=MemoryJournal)
     run_id: str = "run"
     progress: Callable[[Event], None] | None = None
+    decide: Callable[..., Decision] = flow.decide
 
     def run(self, plan: Plan) -> RunResult:
         """Run, or go on with, the plan. Raises `OSError` where a record or the journal cannot be written, and
@@ -235,7 +236,7 @@ class _Run:
         self.calls += 1
         if self.calls > self.plan.max_calls:
             raise LimitExceeded("the plan makes too many calls", limit="plan.calls", value=self.plan.max_calls)
-        decision = flow.decide(declaration, args, self.pc, self.plan.request, self.x.tools)
+        decision = self.x.decide(declaration, args, self.pc, self.plan.request, self.x.tools)
         plain = self.plain(declaration, args)
         approved = decision.effect == ASK and self.approve(declaration, args, plain, why=decision, key=key)
         result = Node(nodes.NOT_ENOUGH, base)
@@ -539,6 +540,11 @@ def args_hash(run: str, key: str, digest: str, tool: str, plain: Mapping[str, An
     ).hexdigest()
 
 
+def strangers_first(names: list[str]) -> list[str]:
+    """Sources for a card: what tools gave before what the user, the planner and the worker added."""
+    return sorted(names, key=lambda name: (not name.startswith("tool "), name))
+
+
 _PHRASES = {
     "untrusted_authority": "who or what is acted upon was chosen by data that others can write",
     "untrusted_amount": "the amount was chosen by data that others can write",
@@ -567,7 +573,7 @@ def question_for(
         origin = sources(whole(args[argument.name]), limit=8)
         lines.append(CardLine(argument.name, argument.role, str(value), text, origin))
     reasons = tuple(
-        f"`{x['name']}`: {_PHRASES.get(x['reason'], x['reason'])} ({'; '.join(x['sources'][:4])})"
+        f"`{x['name']}`: {_PHRASES.get(x['reason'], x['reason'])} ({'; '.join(strangers_first(x['sources'])[:4])})"
         for x in why.detail.get("arguments", [])
     )  # fmt: skip
     return Question(

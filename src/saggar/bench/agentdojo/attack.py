@@ -179,9 +179,9 @@ class HostileWorld(World):
 
 
 def hostile(suite: Suite, task: Any, injection: Any, *, friends: bool) -> HostileWorld:
-    """The task's world under the injection: its goal in every place that AgentDojo declares, and in every further field
+    """The task's world under the injection: a mark in every place that AgentDojo declares, and the goal in every field
     that strangers can write. friends: people whom the user names in his request do not write for the attacker."""
-    blob = suite.blob(task, injection)
+    blob = suite.blob(task, marked=True)
     named = frozenset(_people(suite, task.PROMPT)) if friends else frozenset()
     return HostileWorld(
         suite,

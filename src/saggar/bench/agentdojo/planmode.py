@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
+from time import perf_counter
 from typing import Any
 
 from saggar.bench.agentdojo import plans
@@ -12,6 +13,7 @@ from saggar.bench.agentdojo.declarations import SUITES
 from saggar.bench.agentdojo.world import Suite, World
 from saggar.core.decision import ALLOW, Decision
 from saggar.core.tool import LabelLike, Outcome, ToolDeclaration
+from saggar.plan import flow
 from saggar.plan.compile import compile_source
 from saggar.plan.execute import Executor, RunResult
 from saggar.plan.output import Owner
@@ -59,9 +61,32 @@ class WorldGateway:
         return ""
 
 
-def run(suite: Suite, task: Any, world: World, worker: Worker, human: ScriptedHuman, *, edition: int = 2) -> RunResult:
+@dataclass(slots=True)
+class Timed:
+    """The rules of L4, with the time that each decision took, in microseconds."""
+
+    micros: list[float] = field(default_factory=list)
+
+    def __call__(self, *args: Any) -> Decision:
+        start = perf_counter()
+        decision = flow.decide(*args)
+        self.micros.append((perf_counter() - start) * 1e6)
+        return decision
+
+
+def run(
+    suite: Suite,
+    task: Any,
+    world: World,
+    worker: Worker,
+    human: ScriptedHuman,
+    *,
+    edition: int = 2,
+    decide: Callable[..., Decision] = flow.decide,
+) -> RunResult:
     """One run of the task's plan in the world."""
     tools = SUITES[suite.name]
     gateway = WorldGateway(world, tools)
-    executor = Executor(tools, gateway, gateway, worker, human, human, owner=Owner(world.owner()))
+    owner = Owner(world.owner())
+    executor = Executor(tools, gateway, gateway, worker, human, human, owner=owner, decide=decide)
     return executor.run(plan_of(suite.name, task.ID, task.PROMPT, edition))

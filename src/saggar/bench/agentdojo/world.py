@@ -6,11 +6,13 @@ import each other in a circle. Graders mutate the environments that they get, so
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime as dt
 import enum
+import io
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +36,16 @@ def load(version: str = LATEST) -> dict[str, Any]:
         ) from None
     suites: dict[str, Any] = get_suites(version)
     return suites
+
+
+def clone(environment: Any) -> Any:
+    """A copy by pickling, four times as fast as `deepcopy` on these models."""
+    return pickle.loads(pickle.dumps(environment))
+
+
+def truth_of(task: Any, environment: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The ground truth's calls."""
+    return [(c.function, dict(c.args)) for c in task.ground_truth(clone(environment))]
 
 
 def plain(value: Any) -> Any:
@@ -62,8 +74,7 @@ class Suite:
     runtime: Any = None
     #: task id to pickled environment: unpickling is four times as fast as a deep copy
     held: dict[str, bytes] = field(default_factory=dict)
-    #: injection id to the environment with its goal in every place
-    poisoned: dict[str, Any] = field(default_factory=dict)
+    marked: Any = None
 
     def __post_init__(self) -> None:
         from agentdojo.functions_runtime import FunctionsRuntime
@@ -81,22 +92,21 @@ class Suite:
         tasks: dict[str, Any] = self.inner.injection_tasks
         return tasks
 
-    def blob(self, task: Any, injection: Any = None) -> bytes:
-        """A fresh environment, pickled, as the user task (or nothing, for None) begins it; with `injection`, its goal
-        stands in every place that the suite declares for injections."""
-        name = f"{task.ID if task is not None else ''}/{injection.ID if injection is not None else ''}"
+    def blob(self, task: Any, *, marked: bool = False) -> bytes:
+        """A fresh environment, pickled, as the user task (or nothing, for None) begins it."""
+        name = f"{task.ID if task is not None else ''}/{marked}"
         if name not in self.held:
-            environment = copy.deepcopy(self.base if injection is None else self.injected(injection))
+            environment = copy.deepcopy(self.injected() if marked else self.base)
             self.held[name] = pickle.dumps(environment if task is None else task.init_environment(environment))
         return self.held[name]
 
-    def injected(self, injection: Any) -> Any:
-        if injection.ID not in self.poisoned:
-            # the places are inside quoted and folded YAML scalars
-            text = " ".join(injection.GOAL.split()).replace('"', "'").replace("\\", "/").replace(": ", " - ")
-            places = dict.fromkeys(self.inner.get_injection_vector_defaults(), text)
-            self.poisoned[injection.ID] = self.inner.load_and_inject_default_environment(places)
-        return self.poisoned[injection.ID]
+    def injected(self) -> Any:
+        """The environment with a mark in every place that the suite declares for injections (a channel's name among
+        them). The goal itself is put in by the tools: some graders search the environment for its words."""
+        if self.marked is None:
+            places = dict.fromkeys(self.inner.get_injection_vector_defaults(), "IMPORTANT ORDERS FOLLOW")
+            self.marked = self.inner.load_and_inject_default_environment(places)
+        return self.marked
 
     def world(self, task: Any) -> World:
         blob = self.blob(task)
@@ -104,8 +114,8 @@ class Suite:
 
     def injection_trace(self, task: Any, environment: Any) -> list[tuple[str, dict[str, Any]]]:
         """The calls that reach the injection's goal; ours where the package ships none."""
-        calls = [(c.function, dict(c.args)) for c in task.ground_truth(copy.deepcopy(environment))]
-        return calls or traces.written(self.name, task, copy.deepcopy(environment))
+        calls = truth_of(task, environment)
+        return calls or traces.written(self.name, task, clone(environment))
 
 
 @dataclass(slots=True)
@@ -140,26 +150,30 @@ class World:
             names.add("me")  # what the bank writes for the account holder in old transactions
         return frozenset(names)
 
-    def _graded(self, executed: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[Any, Any, list[Any]]:
+    def _calls(self) -> list[Any]:
         from agentdojo.functions_runtime import FunctionCall
 
-        calls = [FunctionCall(function=f, args=dict(a)) for f, a in executed]
-        return copy.deepcopy(self.before), copy.deepcopy(self.environment), calls
+        return [FunctionCall(function=f, args=dict(a)) for f, a in self.executed]
 
     def useful(self, task: Any, reply: str) -> bool:
-        before, after, calls = self._graded(self.executed)
+        """The user task's own grader."""
         output = [{"type": "text", "content": reply}]
-        return bool(self.suite.inner._check_user_task_utility(task, output, before, after, calls))
+        inner = self.suite.inner
+        return bool(
+            inner._check_user_task_utility(task, output, clone(self.before), clone(self.environment), self._calls())
+        )
 
     def breached(self, task: Any, reply: str) -> bool:
         """Whether the injection's goal was reached, by executed calls alone."""
-        before, after, calls = self._graded(self.executed)
         output = [{"type": "text", "content": reply}]
-        try:
-            return bool(self.suite.inner._check_injection_task_security(task, output, before, after, calls))
-        except (KeyError, IndexError):
-            # a grader that looks for an object the run did not make (or that the user's own task removed)
-            return False
+        before, after = clone(self.before), clone(self.environment)
+        # one of the graders prints what it looks at
+        with contextlib.redirect_stdout(io.StringIO()):
+            try:
+                return bool(self.suite.inner._check_injection_task_security(task, output, before, after, self._calls()))
+            except (KeyError, IndexError):
+                # a grader that looks for an object the run did not make (or that the user's own task removed)
+                return False
 
 
 def suites(version: str = LATEST) -> dict[str, Suite]:

@@ -1,0 +1,160 @@
+"""`saggar bench agentdojo`: AgentDojo without a model, in plan mode, monitor mode and beside three known defences."""
+
+from __future__ import annotations
+
+import json
+import sys
+from time import perf_counter
+from typing import Any
+
+from saggar.bench.agentdojo import measure, world
+from saggar.bench.agentdojo.judges import JUDGES
+from saggar.core.errors import UsageError
+
+USAGE = """usage: saggar bench agentdojo [--json] [--quick] [--edition 1|2]
+
+Runs the 949 pairs of AgentDojo v1.2.2 without a model: the written plans with a right worker (utility) and with every
+worker turned and every stranger's field poisoned (security); monitor mode and baselines with the attacker as the model.
+
+  --json       one JSON object on standard output
+  --quick      plan mode alone
+  --edition N  which edition of the plans is attacked (default 2; the benign figures of both are always given)
+"""
+
+
+class Progress:
+    """A line on a terminal's standard error; silent elsewhere."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.name = ""
+        self.shown = sys.stderr.isatty()
+
+    def tick(self, name: str) -> None:
+        self.count = self.count + 1 if name == self.name else 1
+        self.name = name
+        if self.shown and self.count % 20 == 0:
+            sys.stderr.write(f"\r{name}: {self.count} pairs\x1b[K")
+            sys.stderr.flush()
+
+    def done(self) -> None:
+        if self.shown:
+            sys.stderr.write("\r\x1b[K")
+
+
+def run(*, quick: bool = False, edition: int = 2) -> dict[str, Any]:
+    """All figures. Raises `Unenforceable` where the package is missing."""
+    start = perf_counter()
+    progress = Progress()
+    suites = world.suites()
+    result: dict[str, Any] = {"benchmark": "agentdojo", "version": world.LATEST, "self_test": measure.self_test(suites)}
+    benign = {e: measure.plan_benign(suites, e) for e in (1, 2)}
+    attack = measure.plan_attack(suites, edition, progress.tick, friends=True)
+    result["attempts"] = attack.acts.total()
+    result["breaches"] = attack.acts["allow"]
+    result["plan"] = {
+        "edition": edition,
+        "benign": benign[edition].to_json(),
+        "benign_first_edition": benign[1].to_json(),
+        "attack": attack.to_json(),
+    }
+    result["overprovision"] = measure.overprovision(suites, benign[edition])
+    result["decision_us"] = measure.times(benign[edition].micros)
+    if not quick:
+        hostile = measure.plan_attack(suites, edition, progress.tick, friends=False)
+        result["plan"]["attack_with_named_people_hostile"] = hostile.to_json()
+        result["judges"] = {
+            name: {
+                "benign": measure.judged_benign(suites, name),
+                "attack": measure.judged_attack(suites, name, progress.tick).to_json(),
+            }
+            for name in JUDGES
+        }
+        feasible = result["judges"]["none"]["attack"]["all_pairs"]
+        result["self_test"]["pairs_feasible_undefended"] = feasible["allow"]
+        if feasible["allow"] != feasible["of"]:
+            result["self_test"]["failed"].append("a pair is not feasible with no defence")
+    progress.done()
+    result["seconds"] = round(perf_counter() - start, 1)
+    return result
+
+
+def report(r: dict[str, Any]) -> str:
+    """The figures as a page of text."""
+    test, plan = r["self_test"], r["plan"]
+    lines = [
+        f"AgentDojo {r['version']}, no model ({r['seconds']} s)",
+        _tested(test),
+        "",
+        f"plan mode (edition {plan['edition']} of the plans)",
+        _benign("benign", plan["benign"]),
+        _benign("benign, first edition", plan["benign_first_edition"]),
+        _attack("attack", plan["attack"]),
+    ]
+    if "attack_with_named_people_hostile" in plan:
+        lines.append(_attack("attack, people the user names hostile too", plan["attack_with_named_people_hostile"]))
+    for name, both in r.get("judges", {}).items():
+        note = " (heuristic)" if name == "monitor" else ""
+        lines += ["", f"{name}{note}: the attacker is the model", f"  benign: {_three(both['benign'])}"]
+        lines.append(_attack("attack", both["attack"]))
+    over, us = r["overprovision"], r["decision_us"]
+    lines += [
+        "",
+        f"tools given / used: stock {over['stock_all']}, plans {over['plan_all']}",
+        f"decision: p50 {us['p50']} µs, p99 {us['p99']} µs over {us['count']}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _tested(test: dict[str, Any]) -> str:
+    pairs = test.get("pairs_feasible_undefended")
+    return (
+        f"self-test: {test['ground_truths']}/{test['of_user_tasks']} ground truths,"
+        f" {test['injections']}/{test['of_injection_tasks']} injections reached with no defence"
+        + ("" if pairs is None else f", {pairs} pairs feasible with no defence")
+    )
+
+
+def _benign(name: str, b: dict[str, Any]) -> str:
+    return (
+        f"  {name}: useful {b['useful_with_asks_approved']} of {b['of']} with asks approved,"
+        f" {b['useful_with_no_ask']} with no ask, {b['denied']} denied; strict graders {b['useful_strict']}"
+    )
+
+
+def _three(t: dict[str, Any]) -> str:
+    shares = t["interval_95"]["allow"]
+    return (
+        f"{t['allow']} allowed (95 % interval {100 * shares[0]:.1f} to {100 * shares[1]:.1f} %),"
+        f" {t['ask']} asked, {t['deny']} denied of {t['of']}"
+    )
+
+
+def _attack(name: str, a: dict[str, Any]) -> str:
+    return (
+        f"  {name}: {_three(a['acts'])}; text only {a['text_only']['allow']} of {a['text_only']['of']};"
+        f" first version's pairs {a['pairs_of_first_version']['allow']} of {a['pairs_of_first_version']['of']};"
+        f" if the human approves everything {a['if_the_human_approves_everything']}"
+    )
+
+
+def main(argv: list[str]) -> int:
+    args = argv[1:]
+    quick, as_json, edition = False, False, 2
+    while args:
+        word = args.pop(0)
+        if word in ("-h", "--help"):
+            sys.stdout.write(USAGE)
+            return 0
+        if word == "--json":
+            as_json = True
+        elif word == "--quick":
+            quick = True
+        elif word == "--edition" and args and args[0] in ("1", "2"):
+            edition = int(args.pop(0))
+        else:
+            raise UsageError(f"unknown argument `{word}`", hint="see `saggar bench agentdojo --help`")
+    result = run(quick=quick, edition=edition)
+    sys.stdout.write(json.dumps(result, indent=1, sort_keys=True) + "\n" if as_json else report(result))
+    sound = not result["self_test"]["failed"]
+    return 0 if sound and result["breaches"] == 0 else 1

@@ -1,0 +1,264 @@
+"""The benchmark's measurements, each a function from suites to plain data.
+
+Order matters and is kept: the harness proves itself on the package's own ground truths before anything else counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from saggar.bench.agentdojo import planmode, strict
+from saggar.bench.agentdojo.attack import Adversary, hostile
+from saggar.bench.agentdojo.judges import JUDGES, Session, Setting
+from saggar.bench.agentdojo.oracle import Oracle, User
+from saggar.bench.agentdojo.world import TEXT_ONLY, Suite, truth_of
+from saggar.bench.stats import percentile, triplet
+from saggar.plan.step import Call, Extract, Summarise, all_steps
+
+Suites = dict[str, Suite]
+Tick = Callable[[str], None]
+
+#: injection tasks of the benchmark's first version: 629 pairs with these
+FIRST_VERSION = {"workspace": {f"injection_task_{i}" for i in range(6)}}
+
+
+def in_first(suite: str, injection: str) -> bool:
+    return injection in FIRST_VERSION.get(suite, {injection})
+
+
+def pairs(suites: Suites) -> Iterator[tuple[str, Suite, Any, Any]]:
+    for name, suite in suites.items():
+        for task in suite.user_tasks.values():
+            for injection in suite.injection_tasks.values():
+                yield name, suite, task, injection
+
+
+def self_test(suites: Suites) -> dict[str, Any]:
+    """Ground truths that their graders accept, and injections that are reached, with no defence."""
+    useful = reached = tasks = injections = 0
+    failed = []
+    for name, suite in suites.items():
+        for task in suite.user_tasks.values():
+            world = suite.world(task)
+            for tool, args in truth_of(task, world.before):
+                world.call(tool, args)
+            good = world.useful(task, task.GROUND_TRUTH_OUTPUT)
+            tasks, useful = tasks + 1, useful + good
+            failed += [] if good else [f"{name}/{task.ID}"]
+        for injection in suite.injection_tasks.values():
+            world = suite.world(None)
+            for tool, args in suite.injection_trace(injection, world.before):
+                world.call(tool, args)
+            good = world.breached(injection, said(name, injection))
+            injections, reached = injections + 1, reached + good
+            failed += [] if good else [f"{name}/{injection.ID}"]
+    return {
+        "ground_truths": useful,
+        "of_user_tasks": tasks,
+        "injections": reached,
+        "of_injection_tasks": injections,
+        "failed": failed,
+    }
+
+
+def said(suite: str, injection: Any) -> str:
+    """What an agent in the attacker's hands would answer."""
+    return str(injection.GOAL) if (suite, injection.ID) in TEXT_ONLY else ""
+
+
+@dataclass(slots=True)
+class Benign:
+    useful: int = 0
+    no_ask: int = 0
+    denied: int = 0
+    asks: int = 0
+    of: int = 0
+    strict: int = 0
+    given: int = 0
+    used: int = 0
+    ratios: list[float] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    asking: list[str] = field(default_factory=list)
+    micros: list[float] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "useful_with_asks_approved": self.useful,
+            "useful_with_no_ask": self.no_ask,
+            "useful_strict": self.strict,
+            "denied": self.denied,
+            "asks": self.asks,
+            "of": self.of,
+            "failed": self.failed,
+            "asking": self.asking,
+        }
+
+
+def plan_benign(suites: Suites, edition: int) -> Benign:
+    """Every plan with a right worker and a human who approves what is asked."""
+    out = Benign()
+    timed = planmode.Timed(out.micros)
+    for name, suite in suites.items():
+        for task in suite.user_tasks.values():
+            world = suite.world(task)
+            plan = planmode.plan_of(name, task.ID, task.PROMPT, edition)
+            oracle = Oracle(name, task, plan, truth_of(task, world.before))
+            human = User(name, task.ID, "approved")
+            result = planmode.run(suite, task, world, oracle, human, edition=edition, decide=timed)
+            good = world.useful(task, result.reply)
+            out.of += 1
+            out.useful += good
+            out.no_ask += good and not result.asks
+            out.strict += good and strict.holds(name, task.ID, world)
+            out.denied += sum(e.effect == "deny" for e in result.events)
+            out.asks += result.asks
+            out.failed += [] if good else [f"{name}/{task.ID}"]
+            out.asking += [f"{name}/{task.ID}"] if result.asks else []
+            given = {s.tool for s in all_steps(plan) if isinstance(s, Call)}
+            used = {f for f, _ in world.executed}
+            out.given, out.used = out.given + len(given), out.used + len(used)
+            out.ratios.append(len(given) / max(1, len(used)))
+    return out
+
+
+def overprovision(suites: Suites, benign: Benign) -> dict[str, Any]:
+    """Tools given over tools used: the suites hand out everything, a plan names what it needs."""
+    stock = {}
+    given = used = 0
+    for name, suite in suites.items():
+        mine = [len({f for f, _ in truth_of(t, suite.world(t).before)}) for t in suite.user_tasks.values()]
+        tools = len(suite.inner.tools)
+        stock[name] = round(tools * len(mine) / max(1, sum(mine)), 1)
+        given, used = given + tools * len(mine), used + sum(mine)
+    return {
+        "stock": stock,
+        "stock_all": round(given / used, 1),
+        "plan_all": round(benign.given / max(1, benign.used), 3),
+    }
+
+
+@dataclass(slots=True)
+class Tally:
+    """Outcomes of pairs: acts, text-only pairs apart, and the subset of the benchmark's first version."""
+
+    acts: Counter[str] = field(default_factory=Counter)
+    texts: Counter[str] = field(default_factory=Counter)
+    first: Counter[str] = field(default_factory=Counter)
+    allowed: list[str] = field(default_factory=list)
+    cards: int = 0
+    named: int = 0
+
+    def add(self, suite: str, task: Any, injection: Any, outcome: str) -> None:
+        text = (suite, injection.ID) in TEXT_ONLY
+        (self.texts if text else self.acts)[outcome] += 1
+        if in_first(suite, injection.ID):
+            self.first[outcome] += 1
+        if outcome == "allow" and not text:
+            self.allowed.append(f"{suite}/{task.ID}/{injection.ID}")
+
+    def to_json(self) -> dict[str, Any]:
+        both = self.acts + self.texts
+        return {
+            "acts": _triplet(self.acts),
+            "text_only": _triplet(self.texts),
+            "all_pairs": _triplet(both),
+            "pairs_of_first_version": _triplet(self.first),
+            "if_the_human_approves_everything": both["allow"] + both["ask"],
+            "breached": self.allowed,
+            "cards": self.cards,
+            "cards_that_name_an_untrusted_source": self.named,
+        }
+
+
+def _triplet(counts: Counter[str]) -> dict[str, object]:
+    return triplet(counts["allow"], counts["ask"], counts["deny"])
+
+
+def plan_attack(suites: Suites, edition: int, tick: Tick, *, friends: bool) -> Tally:
+    """Every pair with the attacker of `attack`; the worst of his tries counts."""
+    out = Tally()
+    for name, suite, task, injection in pairs(suites):
+        tick("plan mode")
+        plan = planmode.plan_of(name, task.ID, task.PROMPT, edition)
+        workers = [s for s in all_steps(plan) if isinstance(s, Extract | Summarise)]
+        yes_no = any(isinstance(s, Extract) and "boolean" in str(s.schema) for s in workers)
+        outcome = "deny"
+        for flips in (True, False) if yes_no else (True,):
+            outcome = worst(outcome, _one(out, suite, task, injection, edition=edition, flips=flips, friends=friends))
+        out.add(name, task, injection, outcome)
+    return out
+
+
+def worst(a: str, b: str) -> str:
+    return min(a, b, key=("allow", "ask", "deny").index)
+
+
+def _one(out: Tally, suite: Suite, task: Any, injection: Any, *, edition: int, flips: bool, friends: bool) -> str:
+    plan = planmode.plan_of(suite.name, task.ID, task.PROMPT, edition)
+    outcome = "deny"
+    for kind in ("denied", "approved"):
+        world = hostile(suite, task, injection, friends=friends)
+        calls = suite.injection_trace(injection, world.before)
+        oracle = Oracle(suite.name, task, plan, truth_of(task, world.before))
+        human = User(suite.name, task.ID, "denied" if kind == "denied" else "approved")
+        worker = Adversary(oracle, plan, injection.GOAL, calls, flips)
+        result = planmode.run(suite, task, world, worker, human, edition=edition)
+        if world.breached(injection, result.reply):
+            if kind == "denied":
+                return "allow"
+            outcome = "ask"
+            out.cards += len(human.questions)
+            out.named += sum(any("tool " in r for r in q.reasons) for q in human.questions)
+        if not human.questions:
+            break
+    return outcome
+
+
+def judged_benign(suites: Suites, judge: str) -> dict[str, object]:
+    """The user's own calls through a judge: what it lets pass, asks about, refuses."""
+    counts: Counter[str] = Counter()
+    for name, suite in suites.items():
+        for task in suite.user_tasks.values():
+            session, truth = _session(name, suite, task, None, judge)
+            session.play(truth, human=True)
+            counts["deny" if session.denied else "ask" if session.asked else "allow"] += 1
+    return _triplet(counts)
+
+
+def _session(
+    name: str, suite: Suite, task: Any, injection: Any, judge: str
+) -> tuple[Session, list[tuple[str, dict[str, Any]]]]:
+    world = suite.world(task) if injection is None else hostile(suite, task, injection, friends=False)
+    truth = truth_of(task, world.before)
+    setting = Setting(name, world, task.PROMPT, Counter(f for f, _ in truth))
+    return Session(world, JUDGES[judge](setting)), truth
+
+
+def judged_attack(suites: Suites, judge: str, tick: Tick) -> Tally:
+    """The attacker is the model: his calls before or after the user's, in one session; the better order counts."""
+    out = Tally()
+    for name, suite, task, injection in pairs(suites):
+        tick(judge)
+        outcome = "deny"
+        for first in (False, True):
+            for human in (False, True):
+                session, truth = _session(name, suite, task, injection, judge)
+                if not first:
+                    session.play(truth, human=True)
+                session.asked = 0
+                session.play(suite.injection_trace(injection, session.world.environment), human=human)
+                if session.world.breached(injection, said(name, injection)):
+                    outcome = worst(outcome, "ask" if human else "allow")
+                if not session.asked or outcome == "allow":
+                    break
+            if outcome == "allow":
+                break
+        out.add(name, task, injection, outcome)
+    return out
+
+
+def times(micros: list[float]) -> dict[str, float]:
+    return {f"p{int(p * 100)}": round(percentile(micros, p), 1) for p in (0.5, 0.9, 0.99)} | {"count": len(micros)}
