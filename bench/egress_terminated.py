@@ -134,19 +134,23 @@ class Port:
         self.dialer = Dialer(ThreadPoolExecutor(2))
         self.audit = AuditLog(path, "bench")
 
-    def record(self, decision, kind="egress.decision"):
+    def record(self, decision, destination, via):
         self.audit.append(
-            kind, layer="L2", effect=decision.effect, reason=decision.reason, rule=decision.rule, detail=decision.detail
+            "egress.decision",
+            layer="L2",
+            effect=decision.effect,
+            reason=decision.reason,
+            rule=decision.rule,
+            detail={**decision.detail, "via": via},
         )
+        return True
 
-    def refused(self, decision):
+    def refused(self, decision, via):
         print("refused", decision.reason, decision.detail, file=sys.stderr)
+        return True
 
     def moved(self, destination, up, down):
         pass
-
-    def fatal(self, cause):
-        os._exit(1)
 
     async def approve(self, decision):
         return "denied"

@@ -41,7 +41,7 @@ STATUS = {
     "method_refused": 405,
     "name_mismatch": 421,
     "target_too_long": 414,
-    "upgrade_refused": 400,
+    "h2_refused": 400,
     "body_too_large": 413,
     "credential_unavailable": 503,
     "sigv4_needs_body": 411,
@@ -65,7 +65,7 @@ _REMEDY = {
     "placeholder_missing": "send the key found in the environment, unchanged",
     "foreign_credential": "only this task's own credential may be used here; the broker adds it",
     "canary": "the key in the environment works only on its own host",
-    "websocket_refused": "the operator can set `websocket = true` for this host",
+    "upgrade_refused": "the operator can set `websocket = true` for this host",
     "credential_unavailable": "the operator's secret store did not answer; try again later",
 }
 
@@ -125,9 +125,9 @@ def admit(head: RequestHead, destination: Destination, terms: Terms, canary: Can
     websocket = False
     if head.upgrade:
         if head.upgrade != b"websocket":
-            return refuse("upgrade_refused", destination, "the protocol upgrade is not served")
+            return refuse("h2_refused", destination, "only HTTP/1.1 and WebSocket are served")
         if not terms.websocket:
-            return refuse("websocket_refused", destination, "WebSocket is not allowed for this host")
+            return refuse("upgrade_refused", destination, "WebSocket is not allowed for this host")
         websocket = True
     body = head.body
     size = body.length if body.kind == "length" else 0 if body.kind == "none" else None

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 from saggar.audit.sink_host import AuditLog
 from saggar.core.errors import SaggarError
 from saggar.egress.cell_host import Cell
+from saggar.egress.secrets_client_host import SecretsClient
+from saggar.egress.terminated_path_host import BrokerPort, Terminated
 from saggar.policy.model import EgressRule
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class Broker:
         self._stop = stop
         self._loop = asyncio.get_running_loop()
         self._queue: list[dict[str, object]] = []
+        self._secrets: SecretsClient | None = None
         self._pool = ThreadPoolExecutor(_RESOLVER_THREADS, thread_name_prefix="resolve")
         control.setblocking(False)
         self._loop.add_reader(control.fileno(), self._on_readable)
@@ -85,7 +88,14 @@ class Broker:
             cell = str(message["cell"])
             if cut:
                 raise _BadMessageError("a control message was cut")
-            operation = {"add": self._add, "update": self._update, "remove": self._remove}.get(message["op"])
+            operations = {
+                "add": self._add,
+                "update": self._update,
+                "remove": self._remove,
+                "secrets": self._secrets_from,
+                "answer": self._answer,
+            }
+            operation = operations.get(message["op"])
             if operation is None:
                 raise _BadMessageError("an unknown operation")
             operation(message, descriptors)
@@ -108,18 +118,45 @@ class Broker:
             raise _BadMessageError("the cell is served already")
         if len(descriptors) != len(specs) + 1:
             raise _BadMessageError(f"{len(descriptors)} descriptors for {len(specs)} listeners and the rules")
-        rules = read_rules(descriptors[0])
+        policy = read_policy(descriptors[0])
+        rules = rules_of(policy)
         audit = AuditLog(message["audit"], message["task"])
         cell = Cell(id=id_, rules=rules, audit=audit, pool=self._pool, emit=self.emit)
         self.cells[id_] = cell
+        if self._secrets is not None:
+            port = BrokerPort(cell, self.emit)
+            cell.terminated = Terminated(port, self._secrets, policy["egress"])
         for spec in specs:
             fd = descriptors.pop(1)
             cell.adopt(spec, socket.socket(fileno=fd))
         self.emit({"event": "added", "cell": id_})
 
     def _update(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        self.cells[message["cell"]].update(read_rules(descriptors[0]))
+        policy = read_policy(descriptors[0])
+        cell = self.cells[message["cell"]]
+        if isinstance(cell.terminated, Terminated):
+            cell.terminated.update(policy["egress"])
+        cell.update(rules_of(policy))
         self.emit({"event": "updated", "cell": message["cell"]})
+
+    def _secrets_from(self, _message: dict[str, Any], descriptors: list[int]) -> None:
+        """The socket to the secrets process; before the first cell that has a terminated host."""
+        if self._secrets is not None:
+            raise _BadMessageError("the secrets process is known already")
+        sock = socket.socket(fileno=descriptors.pop(0))
+        self._secrets = SecretsClient(self._loop, sock, self._secrets_gone)
+
+    def _secrets_gone(self) -> None:
+        """Nothing that needs a secret can be served: the cells that have terminated hosts end, with that cause."""
+        for cell in list(self.cells.values()):
+            if any(rule.terminated for rule in cell.rules.rules):
+                cell.fatal("secrets_process_died")
+
+    def _answer(self, message: dict[str, Any], _descriptors: list[int]) -> None:
+        """A human's word on a held request."""
+        cell = self.cells[message["cell"]]
+        if isinstance(cell.terminated, Terminated):
+            cell.terminated.port.answer(str(message["id"]), str(message["verdict"]))
 
     def _remove(self, message: dict[str, Any], _descriptors: list[int]) -> None:
         cell = self.cells.pop(message["cell"])
@@ -164,16 +201,22 @@ class Broker:
         self._loop.remove_reader(self._control.fileno())
         for cell in self.cells.values():
             cell.close()
+        if self._secrets is not None:
+            self._secrets.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def read_rules(fd: int) -> list[EgressRule]:
-    """The rules in a memfd with `{"egress":{"allow":[…]}}`. Raises what the JSON's shape deserves; an unknown key is an
-    error, because a rule of a newer supervisor may narrow what we would then allow."""
+def read_policy(fd: int) -> dict[str, Any]:
+    """The JSON in a memfd: `{"egress":{"allow":[…],"placeholders":[…],"budget":{…}}}`. Raises what its shape deserves."""
     size = os.fstat(fd).st_size
     if size > MAX_RULES_BYTES:
         raise _BadMessageError("the rules are too long")
-    policy = json.loads(os.pread(fd, size, 0))
+    policy: dict[str, Any] = json.loads(os.pread(fd, size, 0))
+    return policy
+
+
+def rules_of(policy: dict[str, Any]) -> list[EgressRule]:
+    """The rules of such a policy. An unknown key is an error: a rule of a newer supervisor may narrow what we would allow."""
     return [_rule(entry) for entry in policy["egress"]["allow"]]
 
 

@@ -288,6 +288,8 @@ class Cell:
             sock.close()
         for connection in tuple(self.connections):
             connection.abort()
+        if self.terminated is not None:
+            self.terminated.close()
 
     def summary(self) -> dict[str, object]:
         """The task's egress record: declared, used, refused."""

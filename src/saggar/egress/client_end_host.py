@@ -53,6 +53,7 @@ class ClientEnd(End):
         "task",
         "terms",
         "upstream",
+        "via",
     )
 
     def __init__(self, owner: Termination, sock: socket.socket, authorized: AuthorizedRequest, terms: Terms) -> None:
@@ -68,7 +69,9 @@ class ClientEnd(End):
         #: further requests on this connection are served
         self.persistent = True
         #: called once when the connection is gone
-        self.on_gone: Callable[[], None] | None = None
+        self.on_gone: Callable[[], object] | None = None
+        #: how the client came, for the records
+        self.via = ""
         #: part of an answer was written
         self.responding = False
         #: facts of the request in work, for records
@@ -179,20 +182,18 @@ class ClientEnd(End):
         self.refuse(refuse(reason, self.authorized.destination, public, alert=alert, detail=facts), status)
 
     def note(self, decision: Decision) -> bool:
-        if not self.record(decision):
-            return False
-        self.owner.port.refused(decision)
-        return True
+        """Record a refusal, or let nothing more pass."""
+        if self.owner.port.refused(decision, self.via):
+            return True
+        self.cut()
+        return False
 
     def record(self, decision: Decision) -> bool:
-        """Record, or let nothing more pass."""
-        try:
-            self.owner.port.record(decision)
-        except OSError:
-            self.cut()
-            self.owner.port.fatal("audit_failed")
-            return False
-        return True
+        """Record what is about to happen, or let nothing more pass."""
+        if self.owner.port.record(decision, self.authorized.destination, self.via):
+            return True
+        self.cut()
+        return False
 
     def say_and_linger(self, page: bytes) -> None:
         if self.closed:

@@ -70,6 +70,7 @@ class Client(ClientEnd):
         "_canary",
         "_collected",
         "_done_up",
+        "_down_count",
         "_framing",
         "_head",
         "_keep",
@@ -102,6 +103,7 @@ class Client(ClientEnd):
         self._collected: list[bytes] = []
         self._out: list[bytes] = []
         self._body_count = 0
+        self._down_count = 0
         self._limit: int | None = None
         self._framing = "none"
         self._keep = True
@@ -183,6 +185,9 @@ class Client(ClientEnd):
             self.refuse(found)
             return
         self.admitted = found.decision.detail
+        override = self.authorized.rule.connect_to
+        if override is not None:
+            self.admitted["connect_to"] = f"{override[0]}:{override[1]}"
         budget = self.owner.budget
         refusal = budget.request(self.meter, self.loop.time()) or budget.up(self.meter, end)
         if refusal is not None:
@@ -250,7 +255,8 @@ class Client(ClientEnd):
         credential = self.terms.credential
         if credential is not None:
             rule = self.authorized.rule
-            if self.authorized.destination.scheme != "https" and rule.connect_to is None:
+            destination = self.authorized.destination
+            if destination.scheme != "https" and (rule.connect_to is None or destination.port == 443):
                 self.refuse_for("insecure_upstream", "a credential is never sent without TLS")
                 return
             if (
@@ -470,7 +476,9 @@ class Client(ClientEnd):
 
     def _down(self, out: list[bytes], pieces: list[bytes], *, done: bool) -> None:
         """Send on what came of the answer."""
-        refusal = self.owner.budget.down(self.meter, sum(map(len, pieces)))
+        count = sum(map(len, pieces))
+        self._down_count += count
+        refusal = self.owner.budget.down(self.meter, count)
         if refusal is not None:
             self.note(
                 refuse(refusal.reason, self.authorized.destination, refusal.public, detail=self.admitted).decision
@@ -601,4 +609,4 @@ class Client(ClientEnd):
             self.say_and_linger(refusal_page(refusal.status, decision.reason, decision.public, extra=extra))
 
     def count_bytes(self) -> None:
-        self.owner.port.moved(self.authorized.destination, self._body_count, 0)
+        self.owner.port.moved(self.authorized.destination, self._body_count, self._down_count)

@@ -44,6 +44,10 @@ SERVER_FIRST_S = 0.3
 class TerminatedPath(Protocol):
     """Who serves the connections of terminated hosts; one for a cell."""
 
+    def close(self) -> None:
+        """The cell is closed."""
+        ...
+
     async def serve(self, connection: Connection, request: AuthorizedRequest, wire: Wire) -> None:
         """Serve one client connection to its end, and close its socket.
 
@@ -58,7 +62,7 @@ class TerminatedPath(Protocol):
 
 def is_terminated(rule: EgressRule) -> bool:
     """Whether requests to the rule's host are read (credential or L7 rule), not only its name."""
-    return bool(getattr(rule, "terminated", False))
+    return rule.terminated
 
 
 TRANSPARENT, VIA_CONNECT, VIA_SOCKS = "transparent", "connect", "socks"

@@ -161,7 +161,8 @@ class HttpRelay:
             result = connection.judge(destination)
         if isinstance(result, Decision):
             return result
-        if request.upgrade and not (request.upgrade == b"websocket" and getattr(result.rule, "websocket", False)):
+        # a terminated host's own terms say more about upgrades
+        if request.upgrade and not connection.is_terminated(result):
             return refuse("upgrade_refused", destination, rule=result.rule.id)
         if connection.is_terminated(result) and connection.cell.terminated is None:
             return refuse("terminated_unavailable", destination, rule=result.rule.id)

@@ -21,7 +21,7 @@ from saggar.egress.upstream_host import Pool, client_context
 if TYPE_CHECKING:
     import asyncio
     import socket
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Protocol
 
     from saggar.core.decision import Decision
@@ -38,20 +38,16 @@ if TYPE_CHECKING:
         id: str
         dialer: Dialer
 
-        def record(self, decision: Decision) -> None:
-            """Write the audit record of what is about to happen. Raises OSError: then nothing may pass."""
+        def record(self, decision: Decision, destination: Destination, via: str) -> bool:
+            """Write the audit record of what is about to happen; False: it could not be, and nothing may pass."""
             ...
 
-        def refused(self, decision: Decision) -> None:
-            """Count a refusal that was recorded, and tell the supervisor."""
+        def refused(self, decision: Decision, via: str) -> bool:
+            """Record a refusal, count it and tell the supervisor; False as above."""
             ...
 
         def moved(self, destination: Destination, up: int, down: int) -> None:
             """Count bytes."""
-            ...
-
-        def fatal(self, cause: str) -> None:
-            """The cell cannot be served as promised."""
             ...
 
         async def approve(self, decision: Decision) -> str:
@@ -95,15 +91,19 @@ class Termination:
         *,
         first: bytes = b"",
         persistent: bool = True,
+        via: str = "",
+        on_gone: Callable[[], object] | None = None,
     ) -> Client:
         """Take over a client's socket. The destination was allowed; the ClientHello is unread.
 
         first: bytes that were read already (plain HTTP). persistent: further requests on the connection are for the same
-        destination; else it ends after one.
+        destination; else it ends after one. via: how the client came, for the records. on_gone: called once at the end.
         """
         client = Client(self, sock, authorized, terms)
         client.buffer = first
         client.persistent = persistent
+        client.via = via
+        client.on_gone = on_gone
         self.clients.add(client)
         client.begin()
         return client

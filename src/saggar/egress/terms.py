@@ -9,20 +9,24 @@ The JSON shapes are those of `[[egress.allow]]` beside `host` and `ports`.
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
-from saggar.core.errors import ParseError
+from saggar.core.decision import ALLOW
+from saggar.core.errors import ParseError, UsageError
 from saggar.egress.budget import Limits
 from saggar.egress.headers import DROP, classify
 from saggar.egress.placeholder import Slot, mint
 from saggar.egress.profiles import expand
-from saggar.egress.rules import OPEN, HttpRules, parse_rule
+from saggar.egress.rules import OPEN, HttpRules, Rule, parse_rule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from saggar.policy.model import EgressPolicy, EgressRule
 
 KINDS = ("bearer", "basic", "header", "query", "git", "sigv4", "oauth2")
 #: keys of `[[egress.allow]]` that make a host terminated
@@ -140,7 +144,10 @@ class Terms:
         """From `Compiled.terms`. Raises ParseError."""
         rules = data.get("rules") or []
         return cls(
-            rules=HttpRules.of(parse_rule(r, f"{rule_id}.rules[{i}]") for i, r in enumerate(rules)) if rules else OPEN,
+            # without rules of its own: every known method and path, under the entry's own name
+            rules=HttpRules.of(
+                [parse_rule(r, f"{rule_id}.rules[{i}]") for i, r in enumerate(rules)] or [Rule(rule_id, ALLOW)]
+            ),
             credential=_credential(data["credential"]) if data.get("credential") else None,
             websocket=bool(data.get("websocket", False)),
             limits=Limits.parse(data.get("budget") or {}),
@@ -327,3 +334,63 @@ def _spec(data: Mapping[str, Any], kind: str, host: str, rule_id: str) -> Secret
             sources["refresh_token"] = str(Source.parse(data["refresh_source"]))
         facts = {k: data[k] for k in ("token_url", "client_id", "scope", "audience", "in_body") if k in data}
     return SecretSpec(rule_id, host, kind, sources, facts)
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledEgress:
+    """All of one task. egress: what the broker is told in place of the policy's rules. specs and hosts: for the secrets
+    process; without hosts none is needed. environment: placeholders, for the cell."""
+
+    egress: dict[str, Any]
+    specs: tuple[dict[str, Any], ...]
+    hosts: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def compile_policy(
+    policy: EgressPolicy, *, random: Callable[[int], bytes], read_ca: Callable[[str], str]
+) -> CompiledEgress:
+    """The two halves of a whole allowlist. random: a secure source. read_ca: PEM text of a path.
+
+    Raises UsageError, with the rule's id and the way to mend it.
+    """
+    rules: list[dict[str, Any]] = []
+    specs: list[dict[str, Any]] = []
+    hosts: dict[str, None] = {}
+    environment: dict[str, str] = {}
+    placeholders: list[str] = []
+    for rule in policy.allow:
+        data = rule.to_json()
+        if rule.http:
+            entry = json.loads(rule.http)
+            try:
+                ca_pem = read_ca(entry["ca"]) if entry.get("ca") else ""
+                made = compile_entry(entry, host=rule.host, rule_id=rule.id, random=random, ca_pem=ca_pem)
+            except ParseError as e:
+                raise UsageError(f"`{rule.id}` ({rule.host}): {e}", hint="see `http` in docs/POLICY.md") from None
+            if made.secret is not None:
+                _check_ports(rule)
+                specs.append(made.secret.to_json())
+            hosts[rule.host] = None
+            clash = sorted(set(environment) & set(made.environment))
+            if clash:
+                raise UsageError(f"two credentials set the variable `{clash[0]}`", hint="give each an `env` of its own")
+            environment |= made.environment
+            placeholders += made.placeholders
+            data["http"] = json.dumps(made.terms, sort_keys=True)
+        rules.append(data)
+    try:
+        Limits.parse(json.loads(policy.budget) if policy.budget else {})
+    except ParseError as e:
+        raise UsageError(f"`egress.budget`: {e}") from None
+    budget = json.loads(policy.budget) if policy.budget else {}
+    egress = {"allow": rules, "placeholders": placeholders, "budget": budget}
+    return CompiledEgress(egress, tuple(specs), tuple(hosts), environment)
+
+
+def _check_ports(rule: EgressRule) -> None:
+    if 80 in rule.ports and rule.connect_to is None:
+        raise UsageError(
+            f"`{rule.id}` ({rule.host}): a credential is never sent without TLS, and port 80 has none",
+            hint="leave port 80 out of this rule",
+        )

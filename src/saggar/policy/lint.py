@@ -85,7 +85,11 @@ def writable_by_anyone(host: str) -> bool:
 
 
 def _narrowed(rule: EgressRule) -> bool:
-    return bool(getattr(rule, "methods", ())) and bool(getattr(rule, "paths", ()))
+    """Whether requests are read and something is said about them."""
+    from saggar.policy.http import shown
+
+    http = shown(rule.http) or {}
+    return bool(http.get("profile") or http.get("rules"))
 
 
 def _environment(policy: Policy) -> Iterator[Finding]:

@@ -114,14 +114,18 @@ class EgressRule(Section):
     allow_metadata: the name may be one of a cloud's metadata service.
     id: stable name used in decisions (`egress.allow[2]` or the file's own `id`).
 
+    http: canonical JSON text of what makes the host a terminated one (credential, rules, budget; `policy.http`), "" for a
+    tunnelled one; on its way to the broker it holds the compiled terms instead.
+
     An exact rule beats a wildcard that covers the same host."""
 
-    __slots__ = ("allow_metadata", "connect_to", "host", "id", "ports")
+    __slots__ = ("allow_metadata", "connect_to", "host", "http", "id", "ports")
     id: str
     host: str
     ports: tuple[int, ...]
     connect_to: tuple[str, int] | None
     allow_metadata: bool
+    http: str
 
     def __init__(
         self,
@@ -130,9 +134,15 @@ class EgressRule(Section):
         ports: tuple[int, ...] = (443,),
         connect_to: tuple[str, int] | None = None,
         allow_metadata: bool = False,
+        http: str = "",
         id: str = "",  # noqa: A002  # the policy file's own word
     ) -> None:
-        self._set(id=id, host=host, ports=ports, connect_to=connect_to, allow_metadata=allow_metadata)
+        self._set(id=id, host=host, ports=ports, connect_to=connect_to, allow_metadata=allow_metadata, http=http)
+
+    @property
+    def terminated(self) -> bool:
+        """Whether requests to the host are read, not only its name."""
+        return bool(self.http)
 
     def same_terms(self, other: EgressRule) -> bool:
         """Whether both give the same rights to whoever reaches them, host, ports and id aside."""
@@ -145,17 +155,19 @@ class EgressRule(Section):
             "ports": list(self.ports),
             "connect_to": list(self.connect_to) if self.connect_to else None,
             "allow_metadata": self.allow_metadata,
+            "http": self.http,
         }
 
 
 class EgressPolicy(Section):
-    """`[egress]`. Nothing listed is nothing allowed."""
+    """`[egress]`. Nothing listed is nothing allowed. budget: canonical JSON text, "" for none."""
 
-    __slots__ = ("allow",)
+    __slots__ = ("allow", "budget")
     allow: tuple[EgressRule, ...]
+    budget: str
 
-    def __init__(self, *, allow: tuple[EgressRule, ...] = ()) -> None:
-        self._set(allow=allow)
+    def __init__(self, *, allow: tuple[EgressRule, ...] = (), budget: str = "") -> None:
+        self._set(allow=allow, budget=budget)
 
     def to_json(self) -> dict[str, Any]:
         return {"allow": [r.to_json() for r in self.allow]}

