@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: subcommand -> (module with `main(argv) -> int`, one line for `--help`)
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("saggar.cli.run", "run one command, contained"),
+    "allow": ("saggar.cli.allow", "let a running task reach a further host"),
+    "revoke": ("saggar.cli.allow", "take a host away from a running task"),
+    "egress": ("saggar.cli.egress", "what a task may reach, reached, and was refused"),
     "runs": ("saggar.cli.workspace", "list the runs whose changes and logs are kept"),
     "diff": ("saggar.cli.workspace", "show what a run changed in its workspace"),
     "apply": ("saggar.cli.workspace", "copy a run's changes back to the workspace"),

@@ -1,4 +1,4 @@
-"""`saggar policy show|check|schema|explain`: what a policy comes to, and whether it is sound."""
+"""`saggar policy show|check|schema|explain|tighten`: what a policy comes to, and whether it is sound."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from saggar.policy.model import Policy
 
 
+TIGHTEN = "propose the smaller allowlist that past runs would have done with"
 EXPLAIN = "say which capability and which rule decide a call of a tool"
 
 
@@ -34,10 +35,20 @@ def main(argv: list[str]) -> int:
     actions.add_parser("schema", help="print the JSON schema of policy files")
     if argv[1:2] == ["explain"]:
         return _explain(actions.add_parser("explain", help=EXPLAIN), parser, argv[1:])
+    if argv[1:2] == ["tighten"]:
+        return _tighten(actions.add_parser("tighten", help=TIGHTEN), parser, argv[1:])
     actions.add_parser("explain", help=EXPLAIN)
+    actions.add_parser("tighten", help=TIGHTEN)
     args = parser.parse_args(argv[1:])
     action: Callable[[argparse.Namespace], int] = {"show": _show, "check": _check, "schema": _schema}[args.action]
     return action(args)
+
+
+def _tighten(action: argparse.ArgumentParser, parser: argparse.ArgumentParser, words: list[str]) -> int:
+    from saggar.cli.tighten import add_arguments, run
+
+    add_arguments(action)
+    return run(parser.parse_args(words))
 
 
 def _explain(action: argparse.ArgumentParser, parser: argparse.ArgumentParser, words: list[str]) -> int:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from saggar.policy.model import EgressPolicy
     from saggar.runtime.supervisor_host import Cell, Loop
 
 _MESSAGE = 60 * 1024
@@ -54,6 +55,14 @@ class BrokerLink:
         }
         try:
             self._send(message, [rules, *cell.listeners])
+        finally:
+            os.close(rules)
+
+    def update(self, cell: Cell, egress: EgressPolicy) -> None:
+        """Swap the cell's rules; the broker answers `updated`. Raises OSError."""
+        rules = wire.memfd("saggar-rules", dumps({"egress": egress.to_json()}).encode())
+        try:
+            self._send({"op": "update", "cell": cell.id}, [rules])
         finally:
             os.close(rules)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from saggar.runtime.broker_link_host import BrokerLink
+    from saggar.runtime.live_host import LiveControl
     from saggar.runtime.prepare_host import Prepared
     from saggar.runtime.stream_host import Capture, Drain, Feed, Relay
 
@@ -71,6 +72,7 @@ class Cell:
         "failure",
         "in_broker",
         "listeners",
+        "live",
         "on_done",
         "on_started",
         "on_stopped",
@@ -100,6 +102,7 @@ class Cell:
         self.listeners: list[int] = []
         self.specs: list[dict[str, Any]] = []
         self.in_broker = False
+        self.live: LiveControl | None = None
         self.pending_removal = False
         self.waits_until = 0.0
         self.scratch = -1
@@ -252,6 +255,12 @@ class Supervisor:
         cell.prepared.mounted(message["layer"], message["started_ns"])
         for fd in fds:
             self.loop.add(fd, POLLIN, lambda _events: self._connected(cell))
+        from saggar.runtime.live_host import LiveControl
+
+        try:
+            cell.live = LiveControl(self.loop, cell, lambda: self._rules_changed(cell))
+        except OSError:
+            cell.live = None  # a file system without sockets: the run is as good, its rules stay as they are
 
     def _on_stopped(self, cell: Cell, message: dict[str, Any], _fds: list[int]) -> None:
         if cell.on_stopped is not None:
@@ -306,11 +315,23 @@ class Supervisor:
                 self._broker = BrokerLink(self.loop, self._broker_says, self._broker_died)
             self._broker.add(cell)
             cell.in_broker = True
+            if cell.live is not None and cell.live.rules is not None:
+                # the broker knows the synthetic addresses by the rules that were planned: those first
+                self._broker.update(cell, cell.live.rules)
         except OSError as error:
             self.kill(cell, "broker_died", error=str(error))
         for fd in cell.listeners:
             os.close(fd)
         cell.listeners = []
+
+    def _rules_changed(self, cell: Cell) -> bool:
+        """Hand the rules of a running cell to the broker; False where it has none of this cell yet."""
+        if cell.result is not None:
+            raise ProcessLookupError("the run has ended")
+        if not cell.in_broker or self._broker is None or cell.live is None or cell.live.rules is None:
+            return False
+        self._broker.update(cell, cell.live.rules)
+        return True
 
     def _broker_says(self, message: dict[str, Any]) -> None:
         event = message.get("event")
@@ -324,6 +345,9 @@ class Supervisor:
             return
         if event == "refused":
             cell_or_none.refuse(message["reason"], message["host"], message["port"])
+        elif event == "updated":
+            if cell_or_none.live is not None:
+                cell_or_none.live.updated()
         elif event == "removed":
             cell_or_none.refused = max(cell_or_none.refused, message.get("refused", 0))
             cell_or_none.bytes_up = message.get("bytes_up", 0)
@@ -349,6 +373,9 @@ class Supervisor:
             return
         cell.pending_removal = False
         del self._cells[cell.id]
+        if cell.live is not None:
+            cell.live.close()
+            cell.live = None
         for fd in cell.listeners:
             self.loop.remove(fd)
             os.close(fd)

@@ -1,0 +1,110 @@
+"""`saggar egress show` and `saggar egress log`: what a task may reach, what it reached, what it was refused."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+from saggar.audit.human import harmless
+from saggar.audit.read_host import LogReader
+from saggar.audit.verify import Verifier
+from saggar.core.errors import UsageError
+from saggar.egress.ledger import Ledger, read
+from saggar.isolation.state_host import RunDir, open_state
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_FILE = "audit.jsonl"
+
+
+def main(argv: list[str]) -> int:
+    """argv[0] is `egress`. Exit code 0, 1 for a damaged log, 2 for wrong arguments."""
+    if argv[1:2] == ["log"]:
+        from saggar.cli.log import main as log
+
+        return log(["log", "--layer", "L2", *argv[2:]])
+    parser = argparse.ArgumentParser(
+        prog="saggar egress", description="What a task may reach, reached, and was refused."
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    show = actions.add_parser("show", help="print a task's egress record: declared, used, refused")
+    show.add_argument("run", nargs="?", metavar="RUN", help="id of the run or its start; the latest if left out")
+    show.add_argument("--json", action="store_true", help="print JSON")
+    actions.add_parser(
+        "log", help="print the wall's records of a run; `--follow` waits for more, see `saggar log --help`"
+    )
+    args = parser.parse_args(argv[1:])
+    ledger, ok = ledger_of(find_run(args.run))
+    if args.json:
+        json.dump(_as_json(ledger), sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        _print(ledger)
+    return 0 if ok else 1
+
+
+def find_run(text: str | None) -> RunDir:
+    """The run called `text`, or the latest. Raises UsageError."""
+    state = open_state(os.environ)
+    if text:
+        return state.open_run(text)
+    names = state.names()
+    if not names:
+        raise UsageError("no runs are kept", hint="`saggar run -- COMMAND` makes one")
+    return state.open_run(names[-1])
+
+
+def ledger_of(run: RunDir) -> tuple[Ledger, bool]:
+    """The egress record of a run, and whether its log is sound."""
+    reader = LogReader(_FILE, dir_fd=run.fd, name=f"{run.path}/{_FILE}")
+    verifier = Verifier(task=run.id)
+    records = [record for line in reader.lines() if (record := verifier.feed(line)) is not None]
+    report = verifier.finish()
+    for fault in report.faults:
+        sys.stderr.write(f"{reader.name}:{fault.line}: {fault.kind}: {harmless(fault.message)}\n")
+    return read(records), report.ok
+
+
+def _print(ledger: Ledger) -> None:
+    unused = ledger.unused()
+    print("declared:" if ledger.declared else "declared: nothing")
+    for rule, (host, ports) in ledger.declared.items():
+        note = f"  (unused: {', '.join(map(str, unused[rule]))})" if rule in unused else ""
+        print(f"  {harmless(host)}:{','.join(map(str, ports))}  {harmless(rule)}{note}")
+    print("used:" if ledger.used else "used: nothing")
+    for (rule, host, port), used in sorted(ledger.used.items()):
+        print(
+            f"  {harmless(host)}:{port}  {used.count} times, {used.bytes_up} bytes up, {used.bytes_down} down  {harmless(rule)}"
+        )
+    print("refused:" if ledger.refused else "refused: nothing")
+    for (host, port, reason), count in sorted(ledger.refused.items()):
+        where = f"{harmless(host)}:{port}" if port else harmless(host) or "(no name)"
+        print(f"  {where}  {reason}, {count} recorded")
+
+
+def _as_json(ledger: Ledger) -> dict[str, Any]:
+    return {
+        "declared": [
+            {"rule": rule, "host": host, "ports": list(ports), "unused": list(ledger.unused().get(rule, ()))}
+            for rule, (host, ports) in ledger.declared.items()
+        ],
+        "used": [
+            {
+                "rule": rule,
+                "host": host,
+                "port": port,
+                "count": u.count,
+                "bytes_up": u.bytes_up,
+                "bytes_down": u.bytes_down,
+            }
+            for (rule, host, port), u in sorted(ledger.used.items())
+        ],
+        "refused": [
+            {"host": host, "port": port, "reason": reason, "count": count}
+            for (host, port, reason), count in sorted(ledger.refused.items())
+        ],
+    }

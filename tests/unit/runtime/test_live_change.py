@@ -1,0 +1,72 @@
+import json
+
+import pytest
+
+from saggar.core.errors import UsageError
+from saggar.policy.model import EgressPolicy, EgressRule
+from saggar.runtime.live_change import change
+
+BEFORE = EgressPolicy(
+    allow=(
+        EgressRule(id="a", host="a.test", ports=(443, 80)),
+        EgressRule(id="w", host="*.w.test"),
+    )
+)
+
+
+def ask(op, *entries, first_id=0):
+    return change(json.dumps({"op": op, "entries": list(entries)}).encode(), BEFORE, first_id=first_id)
+
+
+def test_allow_adds_and_touches_nothing_else():
+    made = ask("allow", "NEW.test", "b.test:8443", "a.test", first_id=3)
+    assert made.egress.allow == (
+        *BEFORE.allow,
+        EgressRule(id="live[3]", host="new.test"),
+        EgressRule(id="live[4]", host="b.test", ports=(8443,)),
+    )
+    assert made.changed == ["new.test:443", "b.test:8443"]
+    assert [n.partition(" ")[0] for n in made.notes] == ["b.test:8443"]
+    assert made.added == 2
+    assert made.records[0].kind == "policy.allow"
+    assert made.records[0].fields(7)["detail"] == {"host": "new.test", "ports": [443], "uid": 7}
+
+
+@pytest.mark.parametrize("entry", ["*.com", "*", "a..test", "127.0.0.1", "[::1]:443", "x.test:0", "*.wild.test:22", ""])
+def test_allow_refuses_what_a_policy_file_may_not_have(entry):
+    with pytest.raises(UsageError):
+        ask("allow", entry)
+
+
+def test_revoke_a_host_and_a_port():
+    assert ask("revoke", "a.test").egress.allow == BEFORE.allow[1:]
+    made = ask("revoke", "a.test:80")
+    assert made.egress.allow[0].ports == (443,)
+    assert made.changed == ["a.test:80"]
+    assert made.records[0].fields(0)["effect"] == "deny"
+    assert ask("revoke", "*.w.test").egress.allow == BEFORE.allow[:1]
+
+
+@pytest.mark.parametrize("entry", ["b.test", "a.test:22", "x.w.test"])
+def test_revoke_of_what_no_rule_names(entry):
+    with pytest.raises(UsageError) as caught:
+        ask("revoke", entry)
+    assert ("*.w.test" in caught.value.hint) is (entry == "x.w.test")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"op":"allow"}',
+        b'{"op":"x","entries":["a"]}',
+        b'{"op":"allow","entries":[]}',
+        b'{"op":"allow","entries":"a"}',
+        b"\xff",
+    ],
+)
+def test_garbage_is_an_error_and_no_change(data):
+    with pytest.raises((UsageError, ValueError, KeyError, TypeError)):
+        change(data, BEFORE, first_id=0)
