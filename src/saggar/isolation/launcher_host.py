@@ -197,11 +197,14 @@ class Launcher:
     # starting
 
     def _run(self, request: dict[str, Any], fds: list[int]) -> None:
+        limits = None
         try:
             limits = self._hold(request)
             ids = self._ids_of(request)
         except (SaggarError, OSError) as error:
-            self._refuse(request, error)
+            self._refuse(request, error, "limits" if limits is None else "identity")
+            if limits is not None:
+                limits.close()
             for fd in fds:
                 os.close(fd)
             return
@@ -215,8 +218,11 @@ class Launcher:
         os.close(status_w)
         theirs.close()
         limits.follow(pid)
-        if request["disk_on_host"] and request["workspace"]["mode"] == "copy-on-write":
-            limits.watch_disk(fcntl(fds[request["workspace_fds"][1]], F_DUPFD_CLOEXEC, 3))
+        if request["disk_on_host"]:
+            if request["workspace"]["mode"] == "copy-on-write":
+                limits.watch_disk(fcntl(fds[request["workspace_fds"][1]], F_DUPFD_CLOEXEC, 3))
+            else:
+                limits.watch_growth(fcntl(fds[request["workspace_fds"][0]], F_DUPFD_CLOEXEC, 3))
         for fd in fds:
             os.close(fd)
         os.set_blocking(status_r, False)
@@ -245,12 +251,12 @@ class Launcher:
             request["command"] = limits.wrap(request["command"])
         return limits
 
-    def _refuse(self, request: dict[str, Any], error: Exception) -> None:
+    def _refuse(self, request: dict[str, Any], error: Exception, step: str) -> None:
         self._send(
             {
                 "event": "failed",
                 "id": request["id"],
-                "step": "limits",
+                "step": step,
                 "errno": getattr(error, "errno", 0) or 0,
                 "message": getattr(error, "message", "") or str(error),
                 "cause": getattr(error, "cause", ""),

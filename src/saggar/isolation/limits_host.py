@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from saggar.isolation.cgroups_host import Group, Place
-    from saggar.isolation.watch_host import DiskWatch, MemoryWatch
+    from saggar.isolation.watch_host import DiskWatch, GrowthWatch, MemoryWatch
     from saggar.policy.model import LimitsPolicy
 
 POLL_S = 0.05
@@ -82,7 +82,7 @@ class Limits:
         self._failed_at = 0.0
         self._task_peak = 0
         self._memory: MemoryWatch | None = None
-        self._disk: list[DiskWatch] = []
+        self._disk: list[DiskWatch | GrowthWatch] = []
         self._pinned = split_cpus(policy.cpus, len(os.sched_getaffinity(0))) if "cpu" not in groups else None
         if "memory" not in groups:
             from saggar.isolation.watch_host import MemoryWatch
@@ -186,10 +186,16 @@ class Limits:
             self._memory.add_tmpfs(fd)
 
     def watch_disk(self, fd: int) -> None:
-        """A directory descriptor of the cell's writable layer on the host's file system. Kept, not closed."""
+        """A directory descriptor of the cell's own writable layer on the host's file system. `close` closes it."""
         from saggar.isolation.watch_host import DiskWatch
 
         self._disk.append(DiskWatch(fd, self._policy.disk_bytes))
+
+    def watch_growth(self, fd: int) -> None:
+        """A directory descriptor of a read-write workspace, which was there before. `close` closes it."""
+        from saggar.isolation.watch_host import GrowthWatch
+
+        self._disk.append(GrowthWatch(fd, self._policy.disk_bytes))
 
     def poll(self, now: float) -> Breach | None:
         """What was passed, if anything: the supervisor then kills the cell. now: monotonic seconds."""
@@ -237,7 +243,7 @@ class Limits:
                 return self._tasks_breach(f"{count} tasks were seen, forks failing at the limit")
         return self._count_disks(now, disks, pids) if disks else None
 
-    def _count_disks(self, now: float, disks: list[DiskWatch], pids: list[int]) -> Breach | None:
+    def _count_disks(self, now: float, disks: list[DiskWatch | GrowthWatch], pids: list[int]) -> Breach | None:
         from saggar.isolation.watch_host import Unlinked, internal_tmpfs
 
         skip = self._memory.devices() if self._memory is not None else frozenset()
@@ -306,6 +312,9 @@ class Limits:
 
     def close(self) -> bool:
         """Kills what is left in the groups and removes them. False when something would not die within 5 seconds."""
+        for disk in self._disk:
+            disk.close()
+        self._disk.clear()
         return _close_all(self._groups)
 
 

@@ -9,12 +9,13 @@ The cell has a PID namespace whose init adopts every orphan, so the tree by pare
 from __future__ import annotations
 
 import os
-from time import monotonic, process_time
+from time import CLOCK_REALTIME, clock_gettime, monotonic, process_time
 
 from saggar.isolation.cgroups_host import read
 from saggar.isolation.limits import (
     BLOCK_BYTES,
     KIB,
+    SCAN_DUTY,
     TMPFS_INODE_BYTES,
     ScanPace,
     keyed,
@@ -204,32 +205,73 @@ class DiskWatch:
         self._fd = fd
         self._limit = limit
         self._pace = ScanPace(limit)
-        self._start = self._free()
+        self._start = _free(fd)
         self.peak = 0
 
     def due(self, now: float) -> bool:
-        return self._pace.due(now, self._free())
+        return self._pace.due(now, _free(self._fd))
 
     def sample(self, now: float, unlinked: int) -> int:
         """Counts the whole layer. unlinked: bytes of files that the tree holds without a name."""
         start = process_time()
         found, blind = allocated(self._fd, stop_at=self._limit)
         used = found + unlinked
-        free = self._free()
+        free = _free(self._fd)
         if blind:
             used = max(used, self._start - free)
         self.peak = max(self.peak, used)
         self._pace.counted(now, process_time() - start, used, free)
         return used
 
-    def _free(self) -> int:
-        stat = os.fstatvfs(self._fd)
-        # btrfs and others without an inode table say 0
-        return stat.f_bfree * stat.f_frsize + (stat.f_ffree * BLOCK_BYTES if stat.f_files else 0)
+    def close(self) -> None:
+        os.close(self._fd)
 
 
-def allocated(directory: int, *, stop_at: int) -> tuple[int, bool]:
+class GrowthWatch:
+    """Bytes by which a run has made a directory of the host grow that was not empty before (a read-write workspace).
+
+    Two upper bounds, and the lesser counts: what the file system lost since the run began (others may have taken it), and
+    the size of all that changed since then (an old file counts in full when one byte of it changed).
+    """
+
+    __slots__ = ("_fd", "_limit", "_next", "_since", "_start", "peak")
+
+    def __init__(self, fd: int, limit: int) -> None:
+        self._fd = fd
+        self._limit = limit
+        self._start = _free(fd)
+        # the clock that stamps files is behind the fine one by up to a tick
+        self._since = clock_gettime(CLOCK_REALTIME) - 0.02
+        self._next = 0.0
+        self.peak = 0
+
+    def due(self, now: float) -> bool:
+        return now >= self._next and self._start - _free(self._fd) > self._limit
+
+    def sample(self, now: float, unlinked: int) -> int:
+        """Counts what changed. unlinked: bytes of files that the tree holds without a name."""
+        start = process_time()
+        lost = self._start - _free(self._fd)
+        changed, blind = allocated(self._fd, stop_at=self._limit, since=self._since)
+        used = lost if blind else min(lost, changed + unlinked)
+        self.peak = max(self.peak, used)
+        self._next = now + (process_time() - start) / SCAN_DUTY
+        return used
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _free(fd: int) -> int:
+    """Bytes free on a file system, each free inode counted as a block; btrfs and others have no inode table and say 0."""
+    stat = os.fstatvfs(fd)
+    return stat.f_bfree * stat.f_frsize + (stat.f_ffree * BLOCK_BYTES if stat.f_files else 0)
+
+
+def allocated(directory: int, *, stop_at: int, since: float = 0.0) -> tuple[int, bool]:
     """Allocated bytes below an open directory, each inode once and as at least one block; stops soon after `stop_at`.
+
+    since: leaves out inodes whose last change is older (seconds since 1970).
 
     The second value says that something could not be looked into: a directory that its owner may not read (mode 000),
     or one too deep to hold open. By descriptor and never through a symbolic link: the tree changes while this walks.
@@ -237,7 +279,7 @@ def allocated(directory: int, *, stop_at: int) -> tuple[int, bool]:
     total, blind = 0, False
     seen: set[int] = set()
     top = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
-    size, names = _allocated_here(top, seen)
+    size, names = _allocated_here(top, seen, since)
     total += size
     levels = [(top, names)]
     try:
@@ -252,7 +294,7 @@ def allocated(directory: int, *, stop_at: int) -> tuple[int, bool]:
             if child < 0:
                 blind = blind or child == -1
                 continue
-            size, below = _allocated_here(child, seen)
+            size, below = _allocated_here(child, seen, since)
             total += size
             levels.append((child, below))
     finally:
@@ -261,7 +303,7 @@ def allocated(directory: int, *, stop_at: int) -> tuple[int, bool]:
     return total, blind
 
 
-def _allocated_here(here: int, seen: set[int]) -> tuple[int, list[str]]:
+def _allocated_here(here: int, seen: set[int], since: float) -> tuple[int, list[str]]:
     """Bytes of the entries of one directory, and the names of its subdirectories."""
     total, below = 0, []
     try:
@@ -279,6 +321,8 @@ def _allocated_here(here: int, seen: set[int]) -> tuple[int, list[str]]:
             if stat.st_ino in seen:
                 continue
             seen.add(stat.st_ino)
+        if stat.st_ctime < since:
+            continue
         total += max(stat.st_blocks * 512, BLOCK_BYTES)
     return total, below
 

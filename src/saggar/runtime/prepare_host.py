@@ -475,6 +475,13 @@ class Prepared:
         }
 
 
+def _why(failure: dict[str, Any]) -> str:
+    """Why there is no cell, with the cause and the remedy that `saggar doctor` would print."""
+    from saggar.isolation.probe_host import explain_failure
+
+    return str(explain_failure(failure))
+
+
 def verdict(prepared: Prepared, cell: Cell) -> tuple[str, int | None, int, str, dict[str, Any]]:
     """(cause, exit code, signal, message, detail) of an ended cell."""
     if prepared.missing:
@@ -487,19 +494,14 @@ def verdict(prepared: Prepared, cell: Cell) -> tuple[str, int | None, int, str, 
             return "signal", None, int(detail.get("signal", 9)), "", detail
         return (cause if cause in CAUSES else "infrastructure"), None, 0, "", detail
     if cell.failure is not None:
-        f = cell.failure
-        return (
-            "infrastructure",
-            None,
-            0,
-            f"the cell could not be made ({f['step']}): {f['message']}",
-            {"step": f["step"]},
-        )
+        return "unenforceable", None, 0, _why(cell.failure), {"step": cell.failure["step"]}
     code = ended["code"]
     if code is None:
         # bubblewrap reports a code only for a command that it executed
-        what = "the command could not be executed" if ended["made"] else "bubblewrap could not make the cell"
-        return "infrastructure", None, 0, what, {"status": ended["status"]}
+        if ended["made"]:
+            return "infrastructure", None, 0, "the command could not be executed", {"status": ended["status"]}
+        what = _why({"step": "bubblewrap", "errno": 0, "message": "bubblewrap could not make the cell"})
+        return "unenforceable", None, 0, what, {"step": "bubblewrap", "status": ended["status"]}
     if code != 0 and cell.disk_full():
         return "disk", code, 0, "", {"limit": "disk", "note": "the scratch space was full"}
     if code > 128:

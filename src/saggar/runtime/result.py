@@ -28,6 +28,7 @@ CAUSES: dict[str, int | None] = {
     "output": 6,
     "cancelled": 130,
     "policy": 3,
+    "unenforceable": 4,
     "broker_died": 70,
     "launcher_died": 70,
     "supervisor_died": 70,

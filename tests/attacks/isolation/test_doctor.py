@@ -99,3 +99,54 @@ def test_nothing_is_left_behind(bwrap: str) -> None:
         if os.path.isdir(place):
             assert not [n for n in os.listdir(place) if n.startswith(".saggar-doctor-")]
     assert sc.capabilities() >= 0
+
+
+RUN = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from saggar.isolation import seccomp, probe_host
+rows = [seccomp.Refusal(r.call, 1, r.reason, r.tests) for r in seccomp.REFUSALS if r.call in ("unshare", "clone", "mount")]
+probe_host.load_filter(seccomp._build(os.uname().machine, rows))
+from saggar.cli.main import main
+sys.exit(main(["run", "--workspace", ":none", "--", "echo", "ran"]))
+"""
+
+
+def test_run_refuses_with_the_same_text(tmp_path) -> None:
+    env = os.environ | {"SAGGAR_STATE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, SRC], capture_output=True, text=True, check=False, timeout=60, env=env
+    )
+    assert done.returncode == 4, done.stderr
+    assert "ran" not in done.stdout
+    assert "refuses new namespaces" in done.stderr
+    assert "remedy:" in done.stderr
+    assert "seccomp=unconfined" in done.stderr
+
+
+def test_run_refuses_a_watchdog_where_the_policy_wants_more(bwrap: str, tmp_path) -> None:
+    policy = tmp_path / "p.toml"
+    policy.write_text('[limits]\nrequire = "enforced"\n')
+    workspace = tmp_path / "w"
+    workspace.mkdir()
+    env = os.environ | {
+        "SAGGAR_STATE_DIR": str(tmp_path / "s"),
+        "PYTHONPATH": os.pathsep.join([SRC, os.environ.get("PYTHONPATH", "")]),
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "saggar",
+        "run",
+        "--policy",
+        str(policy),
+        "--workspace",
+        f"{workspace}:read-write",
+        "--",
+        "echo",
+        "ran",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=env)
+    assert (done.returncode, done.stdout) == (4, ""), done.stderr
+    assert "can only be watched here" in done.stderr
+    assert "remedy:" in done.stderr

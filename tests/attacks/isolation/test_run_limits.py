@@ -98,9 +98,18 @@ def test_a_fork_bomb(saggar) -> None:
     ],
     ids=["bytes", "inodes"],
 )
-def test_disk_in_the_workspace(saggar, code: str) -> None:
-    result, records = saggar([PYTHON, "-I", "-c", code + "\nimport time; time.sleep(30)"], disk="64MiB")
+@pytest.mark.parametrize("mode", ["copy-on-write", "read-write"])
+def test_disk_in_the_workspace(saggar, code: str, mode: str) -> None:
+    result, records = saggar([PYTHON, "-I", "-c", code + "\nimport time; time.sleep(30)"], disk="64MiB", mode=mode)
     ended_by(result, records, "disk")
+
+
+def test_a_read_write_workspace_may_be_large_before(saggar, tmp_path) -> None:
+    (tmp_path / "work").mkdir(exist_ok=True)
+    (tmp_path / "work" / "old").write_bytes(os.urandom(100 << 20))
+    code = "import time\nopen('new', 'w').write('x')\ntime.sleep(0.5)"
+    result, _ = saggar([PYTHON, "-I", "-c", code], disk="64MiB", mode="read-write")
+    assert (result["cause"], result["exit_code"]) == ("exit", 0)
 
 
 def test_disk_in_scratch(saggar) -> None:
