@@ -10,7 +10,7 @@ I3  A rule that raises is a denial with the reason `rule_error` (the engine sees
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from saggar.audit import canonical
@@ -62,9 +62,9 @@ class Rule:
     reason: str = ""
     tool: str = ""
     capability: str = ""
-    when: Mapping[str, str] | None = None
-    roles: Mapping[str, str] | None = None
-    unless: Mapping[str, str] | None = None
+    when: Mapping[str, str] = field(default_factory=dict)
+    roles: Mapping[str, str] = field(default_factory=dict)
+    unless: Mapping[str, str] = field(default_factory=dict)
     predicate: Callable[[CallView], bool] | None = None
     accepts: tuple[str, ...] = ()
     human_only: bool = False
@@ -120,15 +120,15 @@ def _on_list(limit: Constraint) -> bool:
 
 def bind_rule(rule: Rule, declaration: ToolDeclaration) -> BoundRule:
     """Raises `UsageError` (I1)."""
-    when = [_bound(rule, declaration, name, text) for name, text in (rule.when or {}).items()]
+    when = [_bound(rule, declaration, name, text) for name, text in rule.when.items()]
     any_of = []
-    for role, text in (rule.roles or {}).items():
+    for role, text in rule.roles.items():
         group = [(a.name, _term(rule, a, text)) for a in declaration.arguments if a.role == role]
         if rule.effect == ALLOW:
             when += group
         else:
             any_of.append(tuple(group))
-    unless = [_bound(rule, declaration, name, text) for name, text in (rule.unless or {}).items()]
+    unless = [_bound(rule, declaration, name, text) for name, text in rule.unless.items()]
     when, unless = sorted(when, key=_name), sorted(unless, key=_name)
     return BoundRule(rule, declaration.name, tuple(when), tuple(unless), tuple(any_of))
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from saggar.capability.constraint import AnyValue
 from saggar.capability.narrower import narrower
 from saggar.capability.rule import BoundRule, Rule
-from saggar.core.decision import ALLOW, STRENGTH
+from saggar.core.decision import DENY, STRENGTH
 from saggar.core.errors import UsageError
 
 
@@ -35,30 +35,34 @@ def check_order(rules: Sequence[Rule], by_tool: Mapping[str, Sequence[BoundRule]
     place = {rule.id: i for i, rule in enumerate(rules)}
     for rule in rules:
         here = [(bound, others) for others in by_tool.values() for bound in others if bound.rule is rule]
+        if not here:
+            raise UsageError(f"no tool has all the roles that the rule `{rule.id}` looks at")
         blockers = [_blocker(bound, others, place) for bound, others in here]
-        if not here or not all(blockers):
+        if None in blockers:
             continue
-        blocker = next(b for b in blockers if b is not None)
-        if blocker.rule.effect != rule.effect and all(
-            b is not None and (b.when, b.unless, b.any_of) == (bound.when, bound.unless, bound.any_of)
-            for b, (bound, _) in zip(blockers, here, strict=True)
-        ):
-            raise UsageError(f"the rules `{rule.id}` and `{blocker.rule.id}` contradict each other")
+        blocker = next(b for b in blockers if b is not None).rule
+        if blocker.effect != rule.effect and _condition(blocker) == _condition(rule):
+            raise UsageError(f"the rules `{rule.id}` and `{blocker.id}` contradict each other")
         raise UsageError(
-            f"the rule `{rule.id}` can never decide: `{blocker.rule.id}` ({blocker.rule.effect}) covers it",
+            f"the rule `{rule.id}` can never decide: `{blocker.id}` ({blocker.effect}) covers it",
             hint="remove one, or narrow the stronger",
         )
 
 
+def _condition(rule: Rule) -> tuple[object, ...]:
+    return rule.tool, rule.capability, rule.when, rule.roles, rule.unless
+
+
 def _blocker(bound: BoundRule, others: Sequence[BoundRule], place: Mapping[str, int]) -> BoundRule | None:
+    mine = bound.rule
     for other in others:
-        if other.rule is bound.rule or not covered(bound, other):
+        if not covered(bound, other):
             continue
-        stronger = STRENGTH[other.rule.effect] > STRENGTH[bound.rule.effect]
-        same = other.rule.effect == bound.rule.effect and place[other.rule.id] < place[bound.rule.id]
-        # an ask over an allow leaves the allow its word on built-in rules
-        if stronger and bound.rule.effect == ALLOW and bound.rule.accepts and other.rule.effect != "deny":
-            continue
-        if stronger or (same and other.rule.accepts == bound.rule.accepts):
+        theirs = other.rule
+        if STRENGTH[theirs.effect] > STRENGTH[mine.effect]:
+            # an ask over an allow leaves the allow its word on built-in rules
+            if theirs.effect == DENY or not mine.accepts:
+                return other
+        elif theirs.effect == mine.effect and place[theirs.id] < place[mine.id] and theirs.accepts == mine.accepts:
             return other
     return None

@@ -145,7 +145,7 @@ def _deny(reason: str, rule: str, detail: dict[str, Any]) -> Decision:
 
 def _concerns(rule: Rule, declaration: ToolDeclaration) -> bool:
     """An allow by role says nothing about a tool without that role: it would allow it for want of anything to check."""
-    lacks = rule.effect == ALLOW and any(not declaration.with_role(role_of(r, rule)) for r in rule.roles or {})
+    lacks = rule.effect == ALLOW and any(not declaration.with_role(role_of(r, rule)) for r in rule.roles)
     return rule.names(declaration) and not lacks
 
 
@@ -180,7 +180,7 @@ def _check_options(rule: Rule, known: Mapping[str, ToolDeclaration]) -> None:
             )
     if rule.unless and rule.effect == ALLOW:
         raise UsageError(f"rule `{rule.id}`: an allow has no `unless`", hint="write what it allows under `when`")
-    for text in rule.roles or {}:
+    for text in rule.roles:
         role = role_of(text, rule)
         if not any(d.with_role(role) for d in known.values() if rule.names(d)):
             raise UsageError(f"rule `{rule.id}` looks at the role `{role}`, which none of its tools has")

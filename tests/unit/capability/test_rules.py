@@ -234,7 +234,20 @@ class TestUnreachable:
             ([ask(), allow(when=ACME)], "`a` can never decide: `q`"),
             ([allow(), Rule("b", ALLOW, tool="send_email", when=ACME)], "`b` can never decide: `a`"),
             ([deny(when={"to": "*@acme.com"}), ask(when={"to": "bob@acme.com"})], "`q` can never decide"),
-            ([Rule("every", DENY, tool="*"), allow()], "contradict"),
+            ([Rule("every", DENY, tool="*"), allow()], "`a` can never decide: `every`"),
+            ([deny(), ask(unless={"to": "x"})], "`q` can never decide: `d`"),
+            ([allow(), Rule("b", ALLOW, tool="send_email")], "`b` can never decide: `a`"),
+            (
+                [
+                    allow(accepts=("builtin.readers",)),
+                    Rule("b", ALLOW, tool="send_email", accepts=("builtin.readers",)),
+                ],
+                "`b` can never decide",
+            ),
+            (
+                [Rule("r", ALLOW, tool="*", roles={"target": "x", "amount": "..5"})],
+                "no tool has all the roles that the rule `r`",
+            ),
             ([deny(unless={"to": "x"}), ask(unless={"to": "x"})], "contradict"),
             ([deny(roles={"recipient": "x"}), ask(roles={"recipient": "x"})], "contradict"),
             ([deny(roles={"recipient": "*@acme.com"}), ask(when={"to": "x@acme.com"})], "`q` can never decide"),
