@@ -88,8 +88,10 @@ def _changes(tree: ast.AST):
 
 def _not_mutated(node: ast.AST) -> Iterator[ast.AST]:
     """Messages, annotations and what runs for type checkers only."""
-    if isinstance(node, ast.Raise | ast.JoinedStr):
+    if isinstance(node, ast.JoinedStr):
         yield from ast.walk(node)
+    if isinstance(node, ast.Raise):
+        yield from (n for n in ast.walk(node) if n is not node)
     if isinstance(node, ast.arg) and node.annotation:
         yield from ast.walk(node.annotation)
     if isinstance(node, ast.AnnAssign):
@@ -146,18 +148,18 @@ def _of(parent: ast.AST, name: str, i: int | None, node: ast.AST):
             fixed = copy.deepcopy(node)
             fixed.test = ast.Constant(truth)
             yield node, f"condition is {truth}", put(fixed)
-    if isinstance(node, ast.Continue | ast.Raise) or (
-        isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant)
-    ):
-        if i is not None:
-            yield node, "drop statement", put(ast.Pass())
+    statement = isinstance(node, ast.Continue | ast.Raise | ast.Expr) and not isinstance(
+        getattr(node, "value", None), ast.Constant
+    )
+    if statement and i is not None:
+        yield node, "drop statement", put(ast.Pass())
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, mutant: Mutant) -> None:
         self.mutant = mutant
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name, path=None, target=None):  # noqa: ARG002
         if name == self.mutant.module:
             return importlib.machinery.ModuleSpec(name, self)
         return None
@@ -199,9 +201,6 @@ def _run(mutant: Mutant) -> int:
 
 def survivors(modules: list[str], report=print) -> list[Mutant]:
     # heavy and innocent modules are loaded once, before the forks
-    import _pytest.assertion.rewrite
-    import cryptography.hazmat.primitives.asymmetric.ed25519
-    import hypothesis
     import pytest  # noqa: F401
 
     out = []

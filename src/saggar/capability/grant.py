@@ -20,9 +20,9 @@ from saggar.audit import canonical
 from saggar.capability import constraint as c
 from saggar.capability.grammar import BUDGETS, Capability, Factor, parse
 from saggar.capability.narrower import narrower
-from saggar.capability.values import check_path, parse_decimal, parse_url
+from saggar.capability.values import check_authority_text, check_path, parse_decimal, parse_url
 from saggar.core.errors import ParseError, UsageError
-from saggar.core.tool import ArgumentDeclaration, Budget, ToolDeclaration, TypeSpec
+from saggar.core.tool import AUTHORITY_ROLES, ArgumentDeclaration, Budget, ToolDeclaration, TypeSpec
 
 DETAIL_TYPE = "saggar_capability"
 _NUMBERS = frozenset({"integer", "number", "decimal"})
@@ -177,6 +177,8 @@ def bind(capability: Capability, declaration: ToolDeclaration) -> Grant:
             raise UsageError(f"the capability names `{name}` of `{declaration.name}` twice")
         try:
             constraints[name] = typed(item.term, argument.type)
+            if argument.role in AUTHORITY_ROLES:
+                _check_words(item.term)
         except ParseError as e:
             raise UsageError(f"the argument `{name}` of `{declaration.name}`: {e}") from None
     for argument in declaration.arguments:
@@ -197,6 +199,14 @@ def bind(capability: Capability, declaration: ToolDeclaration) -> Grant:
         tuple(sorted(constraints.items())),
         _budget(dict(capability.budgets), declaration),
     )
+
+
+def _check_words(term: tuple[Factor, ...]) -> None:
+    """A literal that no call could carry is a mistake, or somebody's look-alike: say so when it is written."""
+    for factor in term:
+        for word, _ in factor.words:
+            check_authority_text(word)
+        _check_words(factor.inner)
 
 
 def _budget(words: dict[str, str], declaration: ToolDeclaration) -> Budget:

@@ -140,10 +140,9 @@ def _name(pair: tuple[str, Constraint]) -> str:
 def _bound(rule: Rule, declaration: ToolDeclaration, name: str, text: str) -> tuple[str, Constraint]:
     argument = declaration.argument(name)
     if argument is None:
-        have = ", ".join(a.name for a in declaration.arguments) or "none"
         raise UsageError(
             f"rule `{rule.id}` looks at `{name}`, which the tool `{declaration.name}` does not have",
-            hint=f"it has {have}",
+            hint=f"it has {', '.join(a.name for a in declaration.arguments) or 'none'}",
         )
     return name, _term(rule, argument, text)
 
@@ -151,9 +150,10 @@ def _bound(rule: Rule, declaration: ToolDeclaration, name: str, text: str) -> tu
 def _term(rule: Rule, argument: ArgumentDeclaration, text: str) -> Constraint:
     try:
         term = parse_term(text)
-        whole = any(f.kind in ("each", "length") for f in term)
-        spec = argument.type if whole or argument.type.items is None else argument.type.items
-        return typed(term, spec if argument.type.kind == "array" else argument.type)
+        spec = argument.type
+        if spec.items is not None and not any(f.kind in ("each", "length") for f in term):
+            spec = spec.items
+        return typed(term, spec)
     except ParseError as e:
         raise UsageError(f"rule `{rule.id}`, argument `{argument.name}`: {e}") from None
 
@@ -178,7 +178,7 @@ def from_policy(rule: ToolRule) -> Rule:
         unless=dict(rule.unless),
         accepts=rule.accepts,
         human_only=rule.human_only,
-        examples=tuple(Example(_object(e.args), e.fits) for e in rule.example),
+        examples=tuple(Example(canonical.decode(e.args.encode()), e.fits) for e in rule.example),
     )
 
 
@@ -187,8 +187,3 @@ def _effect(word: str, ident: str) -> EffectName:
         if word == known:
             return known
     raise UsageError(f"rule `{ident}`: `{word}` is neither allow, ask nor deny")
-
-
-def _object(text: str) -> dict[str, Any]:
-    value = canonical.decode(text.encode())
-    return value if type(value) is dict else {}

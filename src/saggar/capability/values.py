@@ -177,9 +177,9 @@ def parse_url(text: str) -> Url:
     host, port = _split_port(authority, scheme)
     cut = min((i for i in (rest.find("?"), rest.find("#")) if i >= 0), default=len(rest))
     path, tail = rest[:cut] or "/", rest[cut:]
+    _check_url_path(path)
     if not _URL_PATH.fullmatch(path) or (tail and not _URL_TAIL.fullmatch(tail[1:].replace("#", "", 1))):
         raise ParseError("a character or escape that a URL cannot hold", reason="url_form")
-    _check_url_path(path)
     return Url(scheme, host, port, path, tail)
 
 

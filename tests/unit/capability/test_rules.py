@@ -13,12 +13,13 @@ from saggar.capability.call import prepare
 from saggar.capability.constraint import All, AnyValue, EachItem, Exact, MaxLength, Prefix
 from saggar.capability.declare import tool
 from saggar.capability.grant import compile_capability
-from saggar.capability.rule import CallView, Example, Rule, bind_rule, holds
+from saggar.capability.rule import CallView, Example, Rule, bind_rule, from_policy, holds
 from saggar.capability.rule_check import covered
 from saggar.capability.rules import RuleSet
 from saggar.core.decision import ALLOW, ASK, DENY, Decision
 from saggar.core.errors import UsageError
 from saggar.core.tool import Budget, FieldLabel
+from saggar.policy.load import parse as parse_policy
 from saggar.testing.capability_desk import DECLARATIONS, PUBLIC, pay, read_notes, send_email, write_file
 
 MAIL = {"to": "bob@acme.com", "subject": "s", "body": "b"}
@@ -126,6 +127,15 @@ class TestFitting:
         assert (one or other) is denied
         assert bind_rule(deny(unless=ACME), SEND).fits(call) is denied
         assert bind_rule(ask(unless=ACME), SEND).fits(call) is denied
+        assert bind_rule(deny(roles={"recipient": "*@evil.example"}), SEND).fits(call) is denied
+        assert bind_rule(ask(roles={"recipient": "*@evil.example"}), SEND).fits(call) is denied
+
+    def test_roles_of_a_deny_are_one_or_the_other_and_all_of_the_roles(self):
+        call = view(args=MAIL | {"cc": ["x@evil.example"]})
+        both = {"recipient": "*@evil.example", "content": "s"}
+        assert bind_rule(deny(roles=both), SEND).fits(call)
+        assert not bind_rule(deny(roles=both | {"content": "other"}), SEND).fits(call)
+        assert not bind_rule(deny(roles=both | {"recipient": "*@else.example"}), SEND).fits(call)
 
     def test_unless_needs_all_of_it(self):
         rule = bind_rule(ask(unless={"to": "*@acme.com", "subject": "s"}), SEND)
@@ -141,6 +151,8 @@ class TestFitting:
         assert bind_rule(allow(when={"to": "*", "cc": "len<=3"}), SEND).fits(many)
         assert bind_rule(allow(when={"to": "*", "cc": "each(*@acme.com)&len<=3"}), SEND).fits(many)
         assert not bind_rule(allow(when={"to": "*", "cc": "each(a@*)"}), SEND).fits(many)
+        assert not bind_rule(allow(when={"to": "*", "cc": "*@acme.com&len<=2"}), SEND).fits(many)
+        assert bind_rule(allow(when={"to": "*", "cc": "*@acme.com&len<=3"}), SEND).fits(many)
 
     def test_holds(self):
         assert holds(Prefix("a"), None, every=True)
@@ -151,6 +163,9 @@ class TestFitting:
         assert not holds(MaxLength(1), ["x", "x"], every=False)
         assert holds(All((EachItem(AnyValue()), MaxLength(2))), ["x", "x"], every=False)
         assert holds(Exact("a"), "a", every=False)
+        assert holds(All((Prefix("a"), Prefix("ab"))), ["abc", "x"], every=False)
+        assert not holds(All((Prefix("a"), Prefix("ab"))), ["abc", "x"], every=True)
+        assert not holds(All((MaxLength(5), Prefix("a"))), ["a"], every=False)  # one part is of the list: so are all
 
     def test_predicates(self):
         assert decide([allow(predicate=lambda c: c.args["subject"] == "s")]).decision.allowed
@@ -221,6 +236,42 @@ class TestLoad:
     )
     def test_loads(self, rules):
         assert RuleSet(rules, DECLARATIONS).rules == tuple(rules)
+
+
+class TestFromPolicy:
+    TEXT = """
+[[tools.rule]]
+id = "r"
+effect = "{effect}"
+{names}
+reason = "because"
+when = {{ to = "*@acme.com"{cc} }}
+roles = {{ content = "len<=99" }}
+{more}
+[[tools.rule.example]]
+args = {{ to = "bob@acme.com", subject = "s", body = "b" }}
+fits = true
+[[tools.rule.example]]
+args = {{ to = "bob@evil.example", subject = "s", body = "b" }}
+fits = false
+"""
+
+    @pytest.mark.parametrize("effect", [ALLOW, ASK, DENY])
+    @pytest.mark.parametrize("names", ['tool = "send_email"', 'capability = "send:email"'])
+    def test_reads_as_written(self, effect, names):
+        more = 'accepts = ["builtin.readers"]' if effect == ALLOW else 'human_only = true\nunless = { subject = "x" }'
+        text = self.TEXT.format(effect=effect, names=names, more=more, cc=', cc = "*"' if effect == ALLOW else "")
+        rule = from_policy(parse_policy(text, "f").tools.rule[0])
+        fits, other = Example({"to": "bob@acme.com", "subject": "s", "body": "b"}, True), rule.examples[1]
+        assert rule == Rule(
+            "r", effect, "because",
+            tool="send_email" if "tool" in names else "", capability="send:email" if "capability" in names else "",
+            when={"to": "*@acme.com"} | ({"cc": "*"} if effect == ALLOW else {}), roles={"content": "len<=99"},
+            unless={} if effect == ALLOW else {"subject": "x"}, accepts=("builtin.readers",) if effect == ALLOW else (),
+            human_only=effect != ALLOW, examples=(fits, other),
+        )  # fmt: skip
+        assert not other.fits
+        assert RuleSet([rule], DECLARATIONS).rules == (rule,)
 
 
 class TestUnreachable:
