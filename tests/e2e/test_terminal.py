@@ -144,14 +144,20 @@ def test_bg_goes_on_and_reading_stops_it(shell):
 
 
 def test_a_shell_inside_has_job_control(shell):
-    shell.send("saggar run --env PS1='INNER> ' -- bash --norc --noprofile -i\n")
+    shell.send("saggar run --env PS1='INN''ER> ' -- bash --norc --noprofile -i\n")
     assert b"no job control" not in shell.wait(b"INNER> ")
-    shell.send("sh -c 'echo read\"\"y; sleep 3221'\n")
+    # no shell as the job: dash starts programs by vfork, and a stop between vfork and exec leaves dash itself running
+    job = 'import os, signal as s; s.signal(s.SIGCONT, lambda *_: os.write(1, b"resumed\\n")); os.write(1, b"rea" + b"dy\\n")'
+    shell.send(f"python3 -c '{job}\nwhile True: s.pause()'\n")
     shell.wait(b"ready\r\n")
     shell.send(b"\x1a")
     shell.wait(b"Stopped")
     shell.wait(b"INNER> ")
-    shell.send("kill -9 %1; wait %1; exit 5\n")
+    shell.send("fg\n")
+    shell.wait(b"resumed\r\n")
+    shell.send(b"\x03")
+    shell.wait(b"INNER> ")
+    shell.send("exit 5\n")
     shell.wait(b"PROMPT> ")
     assert shell.status() == 5
     shell.send("echo still-here\n")

@@ -1,0 +1,228 @@
+"""SIGKILL at any moment: of the supervisor, the launcher, the broker, bubblewrap. Nothing of the cell is left."""
+
+import glob
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SRC = str(Path(__file__).resolve().parents[2] / "src")
+ROUNDS = 100
+
+
+def wait_for(condition, timeout=10):
+    """Poll `condition` until it gives something true; the last value otherwise."""
+    until = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value or time.monotonic() > until:
+            return value
+        time.sleep(0.005)
+
+
+def pids_with(word):
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                if word in file.read() and int(pid) != os.getpid():
+                    found.append(int(pid))
+        except OSError:
+            continue
+    return found
+
+
+class Place:
+    """A workspace, a state directory and a temporary directory, and what a run may leave in them."""
+
+    def __init__(self, tmp_path):
+        self.work = tmp_path / "work"
+        self.temp = tmp_path / "temp"
+        self.state = tmp_path / "state"
+        self.root = tmp_path
+        self.work.mkdir()
+        self.temp.mkdir()
+
+    def start(self, *args, **more):
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.root / "home"),
+            "PYTHONPATH": SRC,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "SAGGAR_STATE_DIR": str(self.state),
+            "TMPDIR": str(self.temp),
+        }
+        return subprocess.Popen(
+            [sys.executable, "-m", "saggar", *args],
+            cwd=self.work,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=more.pop("stdout", subprocess.DEVNULL),
+            stderr=more.pop("stderr", subprocess.DEVNULL),
+            start_new_session=True,
+            **more,
+        )
+
+    def sweep_is_due(self):
+        """Starts sweep at most once a minute; as if that minute were over."""
+        (self.state / "swept").unlink()
+
+    def runs(self):
+        try:
+            return os.listdir(self.state / "runs")
+        except OSError:
+            return []
+
+    def groups(self):
+        ids = set(self.runs())
+        return [g for g in glob.glob("/sys/fs/cgroup/**/saggar-*", recursive=True) if g.rpartition("saggar-")[2] in ids]
+
+    def assert_nothing_left(self, word):
+        assert wait_for(lambda: not pids_with(word)), [Path(f"/proc/{p}/cmdline").read_bytes() for p in pids_with(word)]
+        assert wait_for(lambda: not self.groups()), self.groups()
+        assert os.listdir(self.temp) == []
+        assert os.listdir(self.work) == []
+        assert set(os.listdir(self.root)) <= {"work", "temp", "state", "home"}
+        with open("/proc/self/mountinfo") as table:
+            mounts = table.read()
+        assert str(self.root) not in mounts
+        assert "saggar" not in mounts
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(tmp_path)
+
+
+def test_sigkill_of_the_supervisor_at_100_random_moments(place):
+    moments = random.Random(20261130)
+    for number in range(ROUNDS):
+        word = f"323{number:04d}".encode()
+        process = place.start("run", "--", "sh", "-c", f"setsid sleep {word.decode()} & sleep {word.decode()}")
+        # a whole start takes some 80 ms: from before the fork of the launcher to well into the command
+        time.sleep(moments.uniform(0.0, 0.2))
+        process.kill()
+        process.wait()
+        place.assert_nothing_left(word)
+    # what the killed ones left in the state directory is known as dead, by whoever starts next
+    done = place.start("run", "--", "true")
+    assert done.wait(timeout=20) == 0
+
+
+def test_the_next_start_knows_the_dead(place):
+    process = place.start("run", "--", "sh", "-c", "echo up; sleep 3240", stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"up\n"
+    (dead,) = place.runs()
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    place.assert_nothing_left(b"3240")
+    place.sweep_is_due()
+    assert place.start("run", "--", "true").wait(timeout=20) == 0
+
+    def cause():
+        return json.loads((place.state / "runs" / dead / "meta.json").read_text()).get("cause")
+
+    assert wait_for(cause) == "supervisor_died"
+
+
+def _launcher_of(process):
+    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+        return int(file.read().split()[0])
+
+
+def _brokers_of(process):
+    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+        pids = file.read().split()
+    return [int(p) for p in pids if b"saggar.egress.broker_host" in Path(f"/proc/{p}/cmdline").read_bytes()]
+
+
+def test_sigkill_of_the_launcher(place, tmp_path):
+    out = tmp_path / "home"
+    process = place.start("run", "--json", str(out), "--", "sh", "-c", "echo up; sleep 3241", stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"up\n"
+    os.kill(_launcher_of(process), signal.SIGKILL)
+    assert process.wait(timeout=10) == 70
+    process.stdout.close()
+    result = json.loads(out.read_text())
+    assert (result["cause"], result["exit_code"]) == ("launcher_died", None)
+    assert wait_for(lambda: not pids_with(b"3241"))
+
+
+def test_sigkill_of_launcher_and_supervisor_together(place):
+    process = place.start("run", "--", "sh", "-c", "echo up; setsid sleep 3242 & sleep 3242", stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"up\n"
+    launcher = _launcher_of(process)
+    process.send_signal(signal.SIGSTOP)
+    os.kill(launcher, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    # the kernel ties bubblewrap's monitor to the launcher, and its pid 1 to the monitor
+    assert wait_for(lambda: not pids_with(b"3242"))
+    # a group that nobody removed is the next start's to remove
+    place.sweep_is_due()
+    assert place.start("run", "--", "true").wait(timeout=20) == 0
+    assert wait_for(lambda: not place.groups()), place.groups()
+
+
+def test_sigkill_of_bubblewrap_is_no_success(place, tmp_path):
+    out = tmp_path / "home"
+    process = place.start("run", "--json", str(out), "--", "sh", "-c", "echo up; sleep 3243", stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"up\n"
+    monitors = [p for p in pids_with(b"3243") if Path(f"/proc/{p}/comm").read_text() == "bwrap\n"]
+    os.kill(min(monitors), signal.SIGKILL)
+    assert process.wait(timeout=10) != 0
+    process.stdout.close()
+    result = json.loads(out.read_text())
+    assert result["exit_code"] is None
+    assert result["cause"] == "infrastructure"
+    place.assert_nothing_left(b"3243")
+
+
+def test_sigkill_of_the_broker_ends_the_cell(place, tmp_path):
+    out = tmp_path / "home"
+    script = (
+        "import socket, time\n"
+        "s = socket.create_connection(('203.0.113.9', 443)); print('up', flush=True)\n"
+        "time.sleep(3244)"
+    )
+    process = place.start("run", "--json", str(out), "--", "python3", "-c", script, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"up\n"
+
+    (pid,) = wait_for(lambda: _brokers_of(process))
+    os.kill(pid, signal.SIGKILL)
+    assert process.wait(timeout=10) == 70
+    process.stdout.close()
+    assert json.loads(out.read_text())["cause"] == "broker_died"
+    place.assert_nothing_left(b"3244")
+
+
+def test_the_broker_dies_with_the_supervisor(place):
+    script = "import socket, time; s = socket.create_connection(('203.0.113.9', 443)); print('up', flush=True); time.sleep(3245)"
+    process = place.start("run", "--", "python3", "-c", script, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"up\n"
+
+    (pid,) = wait_for(lambda: _brokers_of(process))
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert wait_for(lambda: not os.path.exists(f"/proc/{pid}/cmdline") or not Path(f"/proc/{pid}/cmdline").read_bytes())
+    place.assert_nothing_left(b"3245")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_signals_to_the_supervisor_reach_the_command(place, number):
+    script = 'for s in TERM HUP INT; do trap "echo $s; exit 3" $s; done; echo up; while :; do sleep 0.05; done'
+    process = place.start("run", "--", "sh", "-c", script, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"up\n"
+    process.send_signal(number)
+    assert process.stdout.readline().strip().decode() == number.name.removeprefix("SIG")
+    assert process.wait(timeout=10) == 3
+    process.stdout.close()
