@@ -7,14 +7,23 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def test_the_example_runs(place):
+def blocks(kind):
     with open(f"{ROOT}/README.md") as f:
-        (block,) = re.findall(
-            r"<!-- tests/e2e/test_readme\.py runs this block -->\n```sh\n(.*?)```", f.read(), re.DOTALL
+        return re.findall(
+            rf"<!-- tests/e2e/test_readme\.py runs this block -->\n```{kind}\n(.*?)```", f.read(), re.DOTALL
         )
+
+
+@pytest.mark.requires_userns
+@pytest.mark.requires_program("curl")
+def test_the_examples_run(place):
+    (shell,) = blocks("sh")
+    (python,) = blocks("python")
     work, programs = f"{place}/work", f"{place}/bin"
     os.mkdir(work)
     os.mkdir(programs)
@@ -27,9 +36,11 @@ def test_the_example_runs(place):
         "PYTHONPATH": f"{ROOT}/src",
         "SAGGAR_STATE_DIR": f"{place}/state",
     }
-    done = subprocess.run(
-        ["sh", "-e", "-c", block], cwd=work, env=environment, capture_output=True, text=True, check=False, timeout=100
-    )
+
+    def call(*argv):
+        return subprocess.run(argv, cwd=work, env=environment, capture_output=True, text=True, check=False, timeout=100)
+
+    done = call("sh", "-e", "-c", shell)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "agent\n" in done.stdout
     assert "saggar: refused" in done.stderr
@@ -40,3 +51,12 @@ def test_the_example_runs(place):
     assert 'host = "example.org"' in done.stdout
     assert done.stdout.endswith("contained\n")
     assert sorted(os.listdir(work)) == ["task.toml"]
+
+    with open(f"{place}/example.py", "w") as f:
+        f.write(python)
+    done = call(sys.executable, f"{place}/example.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("agent\nFalse exit 6\nrefused: host_not_listed elsewhere.example\n")
+    assert re.search(r"^memory (enforced|watchdog)$", done.stdout, re.MULTILINE)
+    head = done.stdout.split()[-1]
+    assert call("saggar", "log", "verify", "--head", head).returncode == 0

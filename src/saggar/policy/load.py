@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["check", "default_policy", "discover", "effective", "load_file", "parse", "refuse_inside", "with_flags"]
 
 MAX_FILE = 1024 * 1024
+MAX_LINE = 16 * 1024
+#: problems that are told; a file with more is not a policy
+MAX_PROBLEMS = 100
 
 
 def default_policy() -> Policy:
@@ -115,7 +118,7 @@ def parse(source: str, name: str) -> Policy:
 
 
 def check(source: str, name: str) -> list[UsageError]:
-    """Everything wrong with `source`, in order of line."""
+    """Everything wrong with `source` (at most `MAX_PROBLEMS`), in order of line."""
     return _walk(source, name)[1]
 
 
@@ -136,6 +139,10 @@ def _walk(source: str, name: str) -> tuple[Policy, list[UsageError]]:
 def _toml(source: str, name: str) -> dict[str, Any]:
     if len(source) > MAX_FILE:
         raise UsageError("the policy is longer than 1 MiB", file=name)
+    for number, row in enumerate(source.split("\n"), 1):
+        # `tomllib` takes quadratic time over the dots of one key, and a key ends with its line
+        if len(row) > MAX_LINE:
+            raise UsageError(f"a line is longer than {MAX_LINE} characters", file=name, line=number)
     import tomllib
 
     try:
@@ -173,10 +180,14 @@ class _Report:
         self.origins: dict[str, Origin] = {}
 
     def wrong(self, path: Path, message: str, hint: str = "") -> None:
+        if len(self.problems) >= MAX_PROBLEMS:
+            return
         where = f"`{show(dotted(path))}`: " if path else ""
         self.problems.append(UsageError(where + message, file=self._name, line=self._line(path), hint=hint))
 
     def unknown(self, path: Path, table: Table) -> None:
+        if len(self.problems) >= MAX_PROBLEMS:
+            return
         inside = f"`[{show(dotted(path[:-1]))}]`" if len(path) > 1 else "the policy"
         message = f"unknown key `{show(dotted(path[-1:]))}` in {inside}"
         hint = _nearest(str(path[-1]), table)

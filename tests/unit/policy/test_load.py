@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import given
@@ -191,7 +192,8 @@ REFUSED = [
     ("[limits]\ntasks = ", 2, "invalid value", ""),
     ("a = " + "[" * 9000, 0, "nested too deeply", ""),
     ("a = " + "9" * 5000, 0, "a number is too long", ""),
-    ("#" * 1_100_000, 0, "longer than 1 MiB", ""),
+    ("# \n" * 600_000, 0, "longer than 1 MiB", ""),
+    ("\n" + "a." * 10_000 + "a = 1", 2, "a line is longer than 16384 characters", ""),
 ]  # fmt: skip
 
 
@@ -205,6 +207,24 @@ def test_i1_refused_with_line_and_hint(text, line, message, hint):
     assert hint in match[0].hint
     with pytest.raises(UsageError, match=r"^saggar\.toml:"):
         parse(text, "saggar.toml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ("a." * 8000 + "a = 1\n") * 20,
+        "[[egress.allow]]\n" * 20_000,
+        "a = [" + "1,\n" * 60_000 + "]",
+        "\n".join(f"[a{i}]" for i in range(20_000)),
+        "".join(f"k{i} = 1\n" for i in range(20_000)),
+        ("[" + "a." * 8000 + "a]\n") * 20,
+        "x = " + "[" * 400 + "]" * 400,
+    ],
+)
+def test_i1_bounded_time(text):
+    start = time.perf_counter()
+    assert 0 < len(check(text, "f")) <= 100
+    assert time.perf_counter() - start < 20
 
 
 def test_every_problem_is_told_in_order():
