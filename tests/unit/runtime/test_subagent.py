@@ -1,0 +1,165 @@
+"""Twin of runtime.subagent: every wall has a child that is narrower and one that is wider."""
+
+from __future__ import annotations
+
+import pytest
+
+from saggar.core.errors import Denied
+from saggar.policy.load import parse
+from saggar.runtime.subagent import agent_tool, check_narrower, wider
+from saggar.testing.capability_desk import DECLARATIONS, TOOLS, make_desk
+
+PARENT = """
+[isolation]
+tier = "gvisor"
+read = ["/usr", "/opt/data"]
+[limits]
+memory = "1GiB"
+tasks = 100
+timeout = "10m"
+require = "enforced"
+[workspace]
+path = "/srv/project"
+mode = "copy-on-write"
+protect = ["secrets/**"]
+[[egress.allow]]
+host = "api.example.com"
+ports = [443]
+[[egress.allow]]
+host = "*.cdn.example.com"
+ports = [443, 80]
+[environment]
+pass = ["LANG", "TZ"]
+[environment.set]
+MODE = "test"
+[tools]
+capabilities = ["send:email[to=*@acme.com, cc=*@acme.com, max=5]", "read:notes[day=*]"]
+[[tools.rule]]
+id = "mail"
+effect = "allow"
+tool = "send_email"
+when = { to = "*@acme.com", cc = "*@acme.com" }
+[[tools.rule]]
+id = "never"
+effect = "deny"
+tool = "send_email"
+when = { to = "boss@acme.com" }
+[[tools.rule]]
+id = "notes"
+effect = "allow"
+tool = "read_notes"
+"""
+
+
+def change(old, new):
+    assert old in PARENT
+    return PARENT.replace(old, new)
+
+
+def of(text):
+    return wider(parse(text, "child"), parse(PARENT, "parent"), DECLARATIONS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PARENT,
+        change('tier = "gvisor"', 'tier = "microvm"'),
+        change('read = ["/usr", "/opt/data"]', 'read = ["/usr/lib"]'),
+        change('memory = "1GiB"', 'memory = "512MiB"'),
+        change('timeout = "10m"', 'timeout = "1m"'),
+        change('path = "/srv/project"', 'path = "/srv/project/sub"'),
+        change('mode = "copy-on-write"', 'mode = "read-only"'),
+        change('protect = ["secrets/**"]', 'protect = ["secrets/**", "x"]'),
+        change('host = "*.cdn.example.com"\nports = [443, 80]', 'host = "a.cdn.example.com"\nports = [80]'),
+        change('pass = ["LANG", "TZ"]', "pass = []"),
+        change("max=5", "max=2"),
+        change(
+            'capabilities = ["send:email[to=*@acme.com, cc=*@acme.com, max=5]", "read:notes[day=*]"]',
+            "capabilities = []",
+        ),
+        change('when = { to = "*@acme.com", cc = "*@acme.com" }', 'when = { to = "bob@acme.com", cc = "*@acme.com" }'),
+    ],
+)
+def test_narrower(text):
+    assert of(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        (change('tier = "gvisor"', 'tier = "process"'), ["isolation.tier"]),
+        (change('tier = "gvisor"', 'tier = "container"'), ["isolation.tier"]),
+        (change('tier = "gvisor"', 'tier = "auto"'), ["isolation.tier"]),
+        (change('read = ["/usr", "/opt/data"]', 'read = ["/opt"]'), ["isolation.read"]),
+        (change('read = ["/usr", "/opt/data"]', 'read = ["/usr2"]'), ["isolation.read"]),
+        (change('memory = "1GiB"', 'memory = "2GiB"'), ["limits.memory_bytes"]),
+        (change("tasks = 100", "tasks = 101"), ["limits.tasks"]),
+        (change('timeout = "10m"', 'timeout = "none"'), ["limits.timeout_s"]),
+        (change('require = "enforced"', 'require = "any"'), ["limits.require"]),
+        (change('path = "/srv/project"', 'path = "/srv"'), ["workspace.path"]),
+        (change('path = "/srv/project"', 'path = "/srv/project2"'), ["workspace.path"]),
+        (change('mode = "copy-on-write"', 'mode = "read-write"'), ["workspace.mode"]),
+        (change('protect = ["secrets/**"]', "protect = []"), ["workspace.protect"]),
+        (change('protect = ["secrets/**"]', 'protect = ["secrets/**"]\nunsafe_broad = true'), ["workspace.unsafe_broad"]),
+        (change('host = "api.example.com"\nports = [443]', 'host = "api.example.com"\nports = [443, 22]'), ["egress.allow.api.example.com"]),
+        (change('host = "api.example.com"', 'host = "api.evil.example"'), ["egress.allow.api.evil.example"]),
+        (change('host = "*.cdn.example.com"', 'host = "a.b.cdn.example.com"'), ["egress.allow.a.b.cdn.example.com"]),
+        (change('ports = [443]\n', 'ports = [443]\nconnect_to = "127.0.0.1:443"\n'), ["egress.allow.api.example.com"]),
+        (change('pass = ["LANG", "TZ"]', 'pass = ["AWS_SECRET"]'), ["environment.pass"]),
+        (change('MODE = "test"', 'MODE = "live"'), ["environment.set"]),
+        (change("max=5", "max=6"), ["tools.capabilities.send:email[to=*@acme.com, cc=*@acme.com, max=6]"]),
+        (change("[to=*@acme.com, cc", "[to=*, cc"), ["tools.capabilities.send:email[to=*, cc=*@acme.com, max=5]"]),
+        (change('"read:notes[day=*]"', '"read:notes[day=*]", "read:inbox"'), ["tools.capabilities.read:inbox"]),
+        (change('when = { to = "*@acme.com", cc = "*@acme.com" }', 'when = { to = "*", cc = "*@acme.com" }'), ["tools.rule.mail"]),
+        (change('tool = "read_notes"', 'tool = "read_notes"\naccepts = ["builtin.authority"]'), ["tools.rule.notes"]),
+        (PARENT.partition("[[tools.rule]]")[0], ["tools.rule.never", "tools.rule"]),
+        (change('id = "never"\neffect = "deny"', 'id = "never"\neffect = "ask"'), ["tools.rule.never"]),
+    ],
+)  # fmt: skip
+def test_wider(text, keys):
+    assert of(text) == keys
+
+
+def test_an_empty_child_is_wider_where_the_default_is():
+    assert of("") == [
+        "isolation.tier",
+        "limits.tasks",
+        "limits.require",
+        "workspace.path",
+        "workspace.protect",
+        "tools.rule.never",
+        "tools.rule",
+    ]
+
+
+def test_a_wildcard_keeps_the_exact_rules_that_beat_it():
+    exact = '[[egress.allow]]\nhost = "login.cdn.example.com"\nports = [443]\nconnect_to = "127.0.0.1:1"\n'
+    parent = parse(PARENT + exact, "parent")
+    assert wider(parse(PARENT, "child"), parent, DECLARATIONS) == ["egress.allow.*.cdn.example.com"]
+    assert wider(parse(PARENT + exact, "child"), parent, DECLARATIONS) == []
+
+
+def test_starting_is_an_operation_and_checked_before_it_starts():
+    started = []
+    made = agent_tool(parse(PARENT, "p"), TOOLS, lambda policy, task: started.append(task) or "ok")
+    cap = "start:agent[name={reader, writer}]"
+    desk, log, _ = make_desk(cap, tools=[made])
+    token = desk.gateway.token([cap])
+    good = {"name": "reader", "policy": change('memory = "1GiB"', 'memory = "1MiB"'), "task": "read"}
+    assert desk.gateway.call(token, "start_agent", good).value == "ok"
+    assert desk.gateway.call(token, "start_agent", good | {"name": "boss"}).decision.reason == "constraint"
+    desk, log, _ = make_desk(cap, tools=[made])  # a task that has not read what an agent said
+    token = desk.gateway.token([cap])
+    out = desk.gateway.call(token, "start_agent", good | {"policy": change("tasks = 100", "tasks = 101")})
+    assert (out.status, started) == ("failed", ["read"])
+    assert log.of("capability.outcome")[-1]["detail"]["error"] == "Denied"
+
+
+def test_denied_says_which_keys():
+    with pytest.raises(Denied) as caught:
+        check_narrower(parse(change("tasks = 100", "tasks = 101"), "c"), parse(PARENT, "p"), DECLARATIONS)
+    assert (caught.value.decision.reason, caught.value.decision.detail) == (
+        "subagent_wider",
+        {"wider": ["limits.tasks"]},
+    )
