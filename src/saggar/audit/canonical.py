@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    _quote: Callable[[str], str]
+    quote: Callable[[str], str]
 
 try:
-    from _json import encode_basestring as _quote
+    from _json import encode_basestring as quote
 except ImportError:  # an interpreter without the accelerator
-    from json.encoder import py_encode_basestring as _quote
-
+    from json.encoder import py_encode_basestring as quote
+#: `quote(text)`: a string as JSON, lone surrogates left for UTF-8 to refuse
 MAX_INTEGER = 2**53 - 1
 MAX_DEPTH = 64
 
@@ -48,7 +48,7 @@ def encode_text(value: Any) -> str:
 def _write(value: Any, out: Callable[[str], None], depth: int) -> None:
     kind = type(value)
     if kind is str:
-        out(_quote(value))
+        out(quote(value))
     elif kind is int:
         if not -MAX_INTEGER <= value <= MAX_INTEGER:
             raise ParseError("an integer is beyond 2^53 - 1", reason="integer_range")
@@ -78,7 +78,7 @@ def _write_object(value: dict[Any, Any], out: Callable[[str], None], depth: int)
     mark = "{"
     for key in _sorted_keys(value):
         out(mark)
-        out(_quote(key))
+        out(quote(key))
         out(":")
         _write(value[key], out, depth)
         mark = ","

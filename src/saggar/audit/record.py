@@ -8,7 +8,7 @@ I3  No input of the sandbox's makes a record unwritable: what JSON cannot carry 
 
 from __future__ import annotations
 
-from saggar.audit.canonical import encode_text
+from saggar.audit.canonical import encode_text, quote
 from saggar.core.errors import ParseError
 
 TYPE_CHECKING = False
@@ -69,10 +69,10 @@ def build(
     try:
         first, last = _halves(encode_text(detail) if detail else "{}", words, where, prev, time)
         fits = len(first) + len(last) <= MAX_DETAIL
-    except (ParseError, UnicodeEncodeError):
+    except (ParseError, UnicodeEncodeError, TypeError):
         fits = False
     if not fits:
-        short = tuple(plain(w)[:_MAX_TEXT] for w in words)
+        short = tuple(str(plain(w))[:_MAX_TEXT] for w in words)
         first, last = _halves(_bounded(detail), short, where, prev, time)
     hash_ = sha256(first + last).hexdigest()
     return b'%b"hash":"%b",%b\n' % (first, hash_.encode(), last), hash_
@@ -80,7 +80,7 @@ def build(
 
 def _halves(body: str, words: tuple[str, ...], where: str, prev: str, time: str) -> tuple[bytes, bytes]:
     """The record before and after its `hash` member."""
-    effect, kind, layer, reason, rule, task = map(encode_text, words)
+    effect, kind, layer, reason, rule, task = map(quote, words)
     head = f'{{"detail":{body},"effect":{effect},'
     tail = (
         f'"kind":{kind},"layer":{layer},"prev":"{prev}","reason":{reason},"rule":{rule},{where}{task},"time":"{time}"}}'

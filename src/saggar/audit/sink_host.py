@@ -19,14 +19,16 @@ from fcntl import LOCK_EX, LOCK_UN, flock
 from time import gmtime
 from time import time as wall_time
 
-from saggar.audit.chain import TORN, Position, resume, torn_detail
-from saggar.audit.record import MAX_LINE, build
+from saggar.audit.chain import TORN, resume, torn_detail
+from saggar.audit.record import GENESIS, MAX_LINE, build
 from saggar.core.errors import ParseError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from saggar.audit.chain import Position
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -37,7 +39,7 @@ class AuditLog:
     wall: seconds since the epoch, for tests. Raises `OSError` where the file cannot be opened; never follows a symlink.
     """
 
-    __slots__ = ("_fd", "_mutex", "_pid", "_position", "_second", "_size", "_stamp", "_wall", "path", "task")
+    __slots__ = ("_fd", "_hash", "_mutex", "_pid", "_second", "_seq", "_size", "_stamp", "_wall", "path", "task")
 
     def __init__(self, path: str, task: str, *, wall: Callable[[], float] = wall_time) -> None:
         self.path = path
@@ -52,7 +54,7 @@ class AuditLog:
         self._fd = os.open(self.path, _FLAGS, 0o600)
         self._pid = os.getpid()
         self._mutex = allocate_lock()
-        self._position = Position()
+        self._seq, self._hash = -1, GENESIS
         self._size = -1
 
     def append(
@@ -86,7 +88,7 @@ class AuditLog:
             flock(self._fd, LOCK_EX)
             try:
                 self._catch_up()
-                return self._position.seq, self._position.hash
+                return self._seq, self._hash
             finally:
                 flock(self._fd, LOCK_UN)
 
@@ -103,13 +105,12 @@ class AuditLog:
         size = status.st_size
         if size == self._size:
             return
-        self._position = self._read_position(size)
-        self._size = size
-        torn, ended = self._position.torn, self._position.ended
-        if torn:
-            before = b"" if ended else b"\n"
-            self._write(TORN, layer="audit", reason="writer_died", detail=torn_detail(torn), before=before)
-        elif not ended:
+        position = self._read_position(size)
+        self._seq, self._hash, self._size = position.seq, position.hash, size
+        if position.torn:
+            before = b"" if position.ended else b"\n"
+            self._write(TORN, layer="audit", reason="writer_died", detail=torn_detail(position.torn), before=before)
+        elif not position.ended:
             # the writer died between a whole record and its newline
             self._size = self._put(b"\n")
 
@@ -141,7 +142,7 @@ class AuditLog:
         rule: str = "",
         before: bytes = b"",
     ) -> tuple[int, str]:
-        seq = self._position.seq + 1
+        seq = self._seq + 1
         line, hash_ = build(
             seq=seq,
             time=self._now(),
@@ -152,11 +153,11 @@ class AuditLog:
             reason=reason,
             rule=rule,
             detail=detail,
-            prev=self._position.hash,
+            prev=self._hash,
         )
         size = self._put(before + line)
         # in this order: an interrupt between the two must leave a size that makes the next append look again
-        self._position = Position(seq=seq, hash=hash_)
+        self._seq, self._hash = seq, hash_
         self._size = size
         return seq, hash_
 

@@ -93,3 +93,9 @@ def test_plain_survives_cycles():
     loop = {}
     loop["me"] = loop
     encode(plain(loop))
+
+
+def test_words_of_a_wrong_type_are_shown_not_fatal():
+    line, _ = make(effect=None, rule=3, reason=b"x")
+    record = json.loads(line)
+    assert (record["effect"], record["rule"], record["reason"]) == ("None", "3", "x")
