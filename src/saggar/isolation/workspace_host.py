@@ -16,7 +16,7 @@ import os
 from saggar.core.decision import Frozen
 from saggar.core.errors import Unenforceable, UsageError
 from saggar.isolation.shown import shown
-from saggar.isolation.workspace_scan_host import Caveat, Scan
+from saggar.isolation.workspace_scan_host import Caveat, Scan, mounts_below
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,11 +90,22 @@ class Workspace:
         return led + [f"in the workspace, {c}" for c in self.caveats if c.count]
 
     def finish(self) -> None:
-        """The command ended: let the scan end (it is at most a fraction of a second behind) and close what is ours."""
+        """The command ended: let the scan end where its names will be asked for, and close what is ours."""
         if self._scan is not None:
-            self._scan.finish()
+            # a command that changed nothing needs no list of names: its end does not wait for a large tree's
+            self._scan.finish(wait=self._changed())
             self._scan = None
         self.close()
+
+    def _changed(self) -> bool:
+        try:
+            fd = os.open("upper", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.layer_fd)
+        except OSError:
+            return False
+        try:
+            return bool(os.listdir(fd))
+        finally:
+            os.close(fd)
 
     def close(self) -> None:
         """Give the descriptors back, whatever the scan still does."""
@@ -307,12 +318,16 @@ def _prepare_layer(workspace: Workspace, policy: Policy, run: RunDir, caller: Ca
 
 def _start_scan(workspace: Workspace, run: RunDir, caller: CallerIds) -> None:
     scan = Scan(workspace.fd, ids=None if caller.privileged else (caller.uid, caller.gid))
-    if scan.run(SCAN_BUDGET_MAPPED_S if caller.privileged else SCAN_BUDGET_S):
+    done = scan.run(SCAN_BUDGET_MAPPED_S if caller.privileged else SCAN_BUDGET_S)
+    workspace.caveats = (*scan.caveats(), _RENAME)
+    for caveat in workspace.caveats:
+        if caveat.code == "mount_below" and not caller.privileged:
+            scan.finish()
+            raise mounts_below(caveat.paths, caveat.count)
+    if done:
         scan.write(run.fd)
         scan.finish()
-        workspace.caveats = (*scan.caveats(), _RENAME)
         return
-    workspace.caveats = (*scan.caveats(), _RENAME)
     scan.run_beside(run.fd)
     workspace._scan = scan
 

@@ -18,6 +18,7 @@ from time import clock_gettime_ns
 
 from saggar.core.errors import Unenforceable
 from saggar.isolation import syscalls_host as sc
+from saggar.isolation.workspace_scan_host import mounts_below
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -235,11 +236,7 @@ def _explain(plan: dict[str, Any], error: OSError) -> OSError | Unenforceable:
     """The cause of a refused overlay where it is known."""
     if error.errno == errno.EINVAL and _blocked(plan):
         below = _mounts_below(plan["path"])
-        return Unenforceable(
-            "the workspace cannot be copy-on-write",
-            cause=f"{len(below)} file system(s) are mounted below it, and a user namespace may not look beneath them",
-            remedy='choose a workspace without mounts below it, or `mode = "read-write"` or `"read-only"`',
-        )
+        return mounts_below(tuple(below[:3]), len(below))
     if error.errno in (errno.ENODEV, errno.EPERM):
         return Unenforceable(
             "this kernel gives no copy-on-write workspace",

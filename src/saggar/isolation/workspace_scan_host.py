@@ -16,6 +16,7 @@ from stat import S_ISGID
 from time import monotonic
 
 from saggar.core.decision import Frozen
+from saggar.core.errors import Unenforceable
 from saggar.isolation.shown import shown
 from saggar.isolation.state_host import write_file
 
@@ -64,8 +65,8 @@ class Scan:
         "_device",
         "_entries",
         "_ids",
-        "_lock",
         "_records",
+        "_running",
         "_samples",
         "_stack",
         "_stop",
@@ -80,7 +81,7 @@ class Scan:
         self._counts: dict[str, int] = {}
         self._samples: dict[str, list[str]] = {}
         self._records: list[bytes] = []
-        self._lock = allocate_lock()
+        self._running = allocate_lock()
         self._stop = False
         self.whole = True
         self.done = False
@@ -90,38 +91,34 @@ class Scan:
 
     def run(self, budget_s: float) -> bool:
         """Look until the tree ends or the budget does; True when it is done."""
-        with self._lock:
-            return self._run(monotonic() + budget_s)
+        return self._run(monotonic() + budget_s)
 
     def run_beside(self, run_fd: int) -> None:
         """Go on in a thread, and leave the snapshot in the run's directory at its end. `run_fd` is duplicated."""
         own = os.dup(run_fd)
+        self._running.acquire()
 
         def work() -> None:
             try:
-                with self._lock:
-                    if self._run(float("inf")) and not self._stop:
-                        self._write(own)
+                if self._run(float("inf")):
+                    self.write(own)
             except OSError:
                 self.whole = False  # a full disk or a vanished tree costs the snapshot, not the run
             finally:
                 os.close(own)
+                self._running.release()
 
         start_new_thread(work, ())
 
     def finish(self, *, wait: bool = True) -> None:
-        """Wait for the thread, or stop it where it is."""
+        """Wait for the thread to end its work, or to stop where it is."""
         self._stop = not wait
-        with self._lock:
+        with self._running:
             while self._stack:
                 os.close(self._stack.pop()[0])
 
     def write(self, run_fd: int) -> None:
         """Leave the snapshot in the run's directory."""
-        with self._lock:
-            self._write(run_fd)
-
-    def _write(self, run_fd: int) -> None:
         write_file(SNAPSHOT, _MAGIC + b"".join(self._records), run_fd)
 
     def _run(self, deadline: float) -> bool:
@@ -208,6 +205,16 @@ _TEXTS = {
     "mount_below": "a file system is mounted below the workspace; the cell sees the directory beneath it",
     "unreadable": "directories that the caller cannot read",
 }
+
+
+def mounts_below(paths: tuple[str, ...], count: int) -> Unenforceable:
+    """Why an unprivileged caller's workspace cannot be copy-on-write: the kernel refuses a layer with locked mounts below it."""
+    named = ", ".join(f"`{shown(p)}`" for p in paths) + (" and others" if count > len(paths) else "")
+    return Unenforceable(
+        "the workspace cannot be copy-on-write",
+        cause=f"file systems are mounted below it, and a user namespace may not look beneath them: {named}",
+        remedy='choose a workspace without mounts below it, or `mode = "read-write"` or `"read-only"`',
+    )
 
 
 class Snapshot:
