@@ -320,7 +320,7 @@ def main():
     rule = EgressRule(host=HOST, connect_to=("127.0.0.1", up.getsockname()[1]), id="egress.allow[0]")
     made = compile_entry(entry, host=HOST, rule_id=rule.id, random=os.urandom, ca_pem=ca.pem)
     process = start_secrets([made.secret.to_json()], {"REAL_KEY": "sk-" + "R" * 48})
-    task_ca = process.add("cell", "bench", [HOST], [made.secret.to_json()])
+    task_ca, _ = process.add("cell", "bench", [HOST], [made.secret.to_json()])
     sock = socket.create_server(("127.0.0.1", 0), backlog=512)
     folder = tempfile.mkdtemp(prefix="saggar-bench-")
     server = child(serve, up, ca)

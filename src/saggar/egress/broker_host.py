@@ -58,7 +58,8 @@ class Broker:
         self._stop = stop
         self._loop = asyncio.get_running_loop()
         self._queue: list[dict[str, object]] = []
-        self._secrets: SecretsClient | None = None
+        #: by cell: each has a secrets process of its own
+        self._secrets: dict[str, SecretsClient] = {}
         self._pool = ThreadPoolExecutor(_RESOLVER_THREADS, thread_name_prefix="resolve")
         control.setblocking(False)
         self._loop.add_reader(control.fileno(), self._on_readable)
@@ -123,9 +124,9 @@ class Broker:
         audit = AuditLog(message["audit"], message["task"])
         cell = Cell(id=id_, rules=rules, audit=audit, pool=self._pool, emit=self.emit)
         self.cells[id_] = cell
-        if self._secrets is not None:
-            port = BrokerPort(cell, self.emit)
-            cell.terminated = Terminated(port, self._secrets, policy["egress"])
+        secrets = self._secrets.get(id_)
+        if secrets is not None:
+            cell.terminated = Terminated(BrokerPort(cell, self.emit), secrets, policy["egress"])
         for spec in specs:
             fd = descriptors.pop(1)
             cell.adopt(spec, socket.socket(fileno=fd))
@@ -139,18 +140,23 @@ class Broker:
         cell.update(rules_of(policy))
         self.emit({"event": "updated", "cell": message["cell"]})
 
-    def _secrets_from(self, _message: dict[str, Any], descriptors: list[int]) -> None:
-        """The socket to the secrets process; before the first cell that has a terminated host."""
-        if self._secrets is not None:
-            raise _BadMessageError("the secrets process is known already")
+    def _secrets_from(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        """The socket to a cell's secrets process; before the cell itself, or before an update that needs it."""
+        id_ = message["cell"]
+        if id_ in self._secrets:
+            raise _BadMessageError("the cell's secrets process is known already")
         sock = socket.socket(fileno=descriptors.pop(0))
-        self._secrets = SecretsClient(self._loop, sock, self._secrets_gone)
+        client = SecretsClient(self._loop, sock, lambda: self._secrets_gone(id_))
+        self._secrets[id_] = client
+        cell = self.cells.get(id_)
+        if cell is not None:
+            cell.terminated = Terminated(BrokerPort(cell, self.emit), client, {})
 
-    def _secrets_gone(self) -> None:
-        """Nothing that needs a secret can be served: the cells that have terminated hosts end, with that cause."""
-        for cell in list(self.cells.values()):
-            if any(rule.terminated for rule in cell.rules.rules):
-                cell.fatal("secrets_process_died")
+    def _secrets_gone(self, id_: str) -> None:
+        """Nothing that needs a secret can be served: the cell ends, with that cause."""
+        cell = self.cells.get(id_)
+        if cell is not None and not cell.closed:
+            cell.fatal("secrets_process_died")
 
     def _answer(self, message: dict[str, Any], _descriptors: list[int]) -> None:
         """A human's word on a held request."""
@@ -163,6 +169,9 @@ class Broker:
         cell.close()
         cell.note("egress.summary", reason="removed", **cell.summary())
         cell.audit.close()
+        secrets = self._secrets.pop(cell.id, None)
+        if secrets is not None:
+            secrets.close()
         usage = cell.usage
         self.emit(
             {
@@ -201,8 +210,8 @@ class Broker:
         self._loop.remove_reader(self._control.fileno())
         for cell in self.cells.values():
             cell.close()
-        if self._secrets is not None:
-            self._secrets.close()
+        for secrets in self._secrets.values():
+            secrets.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -9,7 +9,7 @@ I4  Slow sources (command, vault, token endpoint) never hold up others; each cre
 
 supervisor → secrets: `{"op":"start","env":{…},"files":[…],"commands":bool,"network":bool}` first, once;
 `{"op":"add","cell","task","hosts":[pattern…],"secrets":[SecretSpec…]}`, answered by
-`{"event":"added","cell","ca":PEM}`; `{"op":"remove","cell"}`; `{"op":"rotate","cell"}`: what was fetched is forgotten.
+`{"event":"added","cell","ca":PEM}` (with `"java_roots": PATH` and a memfd: Java's trust store); `{"op":"remove","cell"}`; `{"op":"rotate","cell"}`: what was fetched is forgotten.
 broker → secrets: `{"op":"leaf","id","cell","host"}`, `{"op":"get","id","cell","credential","host","date"}`.
 secrets → broker: `{"id","ok",…}`; `{"event":"forget","cell"}`: leases given for the cell are over. A file's watching
 descriptor (O_PATH) comes along by SCM_RIGHTS.
@@ -36,7 +36,7 @@ from urllib.parse import urlsplit
 
 from saggar.core.errors import PeerError
 from saggar.egress import sigv4
-from saggar.egress.ca_host import TaskCa
+from saggar.egress.ca_host import TaskCa, java_store
 from saggar.egress.lockdown_host import lock_down
 from saggar.egress.oauth import MARGIN_S, Token, TokenCache, parse_token, token_request
 from saggar.egress.sources_host import LIMIT_BYTES, Reading, SourceError, VaultKv, read, read_file
@@ -101,12 +101,13 @@ class Secrets:
 
     # supervisor's side
 
-    def control(self, message: dict[str, Any]) -> dict[str, Any] | None:
+    def control(self, message: dict[str, Any]) -> tuple[dict[str, Any], int] | None:
+        """Follow one order; the answer and a descriptor that goes with it (-1: none)."""
         op = message["op"]
         if op == "start":
             self._env = message["env"]
             self.report = lock_down(files=message["files"], commands=message["commands"], network=message["network"])
-            return {"event": "ready", "lockdown": self.report}
+            return {"event": "ready", "lockdown": self.report}, -1
         cell = message["cell"]
         if op == "add":
             old = self._cells.get(cell)
@@ -115,7 +116,7 @@ class Secrets:
             self._cells[cell] = Cell(ca, message["hosts"], held)
             if old is not None:
                 self._send({"event": "forget", "cell": cell})
-            return {"event": "added", "cell": cell, "ca": ca.pem}
+            return {"event": "added", "cell": cell, "ca": ca.pem}, _store(ca.pem, message.get("java_roots", ""))
         if op == "remove":
             self._cells.pop(cell, None)
             self._send({"event": "forget", "cell": cell})
@@ -271,6 +272,24 @@ def _post(url: str, headers: list[tuple[str, str]], body: bytes, ca_file: str) -
         connection.close()
 
 
+def _store(ca_pem: str, roots: str) -> int:
+    """A memfd with Java's trust store, -1 where none is wanted."""
+    if not roots:
+        return -1
+    with open(roots, encoding="ascii", errors="ignore") as f:
+        data = java_store(ca_pem, f.read())
+    fd = os.memfd_create("store", os.MFD_CLOEXEC)
+    os.write(fd, data)
+    return fd
+
+
+def _reply(control: socket.socket, answer: dict[str, Any], fd: int) -> None:
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))] if fd >= 0 else []
+    control.sendmsg([json.dumps(answer).encode()], rights)
+    if fd >= 0:
+        os.close(fd)
+
+
 def serve(control: socket.socket, broker: socket.socket) -> None:
     """Until the supervisor or the broker is gone."""
     secrets = Secrets(broker)
@@ -288,7 +307,7 @@ def serve(control: socket.socket, broker: socket.socket) -> None:
             if sock is control:
                 answer = secrets.control(message)
                 if answer is not None:
-                    control.send(json.dumps(answer).encode())
+                    _reply(control, *answer)
             else:
                 secrets.ask(message)
 

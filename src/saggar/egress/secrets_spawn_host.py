@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import sys
+from signal import SIGKILL
 
 from saggar.core.errors import Unenforceable
 
@@ -35,10 +36,19 @@ class SecretsProcess:
         self.broker = broker
         self.lockdown: dict[str, str] = {}
 
-    def add(self, cell: str, task: str, hosts: Iterable[str], specs: Iterable[Mapping[str, Any]]) -> str:
-        """Bind a task's credentials; its CA certificate as PEM, to be trusted inside the cell."""
-        self._tell({"op": "add", "cell": cell, "task": task, "hosts": list(hosts), "secrets": list(specs)})
-        return str(self._hear()["ca"])
+    def add(
+        self, cell: str, task: str, hosts: Iterable[str], specs: Iterable[Mapping[str, Any]], *, java_roots: str = ""
+    ) -> tuple[str, bytes]:
+        """Bind a task's credentials. Its CA certificate as PEM, to be trusted inside the cell; and Java's trust store where
+        `java_roots` names the PEM file of the roots that belong into it."""
+        message = {"op": "add", "cell": cell, "task": task, "hosts": list(hosts), "secrets": list(specs)}
+        self._tell({**message, "java_roots": java_roots})
+        answer, fds = self._hear()
+        store = b""
+        for fd in fds:
+            store = os.pread(fd, os.fstat(fd).st_size, 0)
+            os.close(fd)
+        return str(answer["ca"]), store
 
     def remove(self, cell: str) -> None:
         self._tell({"op": "remove", "cell": cell})
@@ -48,22 +58,25 @@ class SecretsProcess:
         self._tell({"op": "rotate", "cell": cell})
 
     def stop(self) -> None:
-        """End the process and collect it."""
+        """End the process, and with it every secret and the CA's key, and collect it."""
         self.control.close()
         self.broker.close()
-        os.waitpid(self.pid, 0)
+        if self.pid > 0:
+            os.kill(self.pid, SIGKILL)
+            os.waitpid(self.pid, 0)
+            self.pid = 0
 
     def _tell(self, message: Mapping[str, Any]) -> None:
         self.control.send(json.dumps(message).encode())
 
-    def _hear(self) -> dict[str, Any]:
-        data = self.control.recv(64 * 1024)
+    def _hear(self) -> tuple[dict[str, Any], list[int]]:
+        data, fds, _, _ = socket.recv_fds(self.control, 64 * 1024, 4)
         if not data:
             raise Unenforceable(
                 "the secrets process ended", cause="see its last words on stderr", remedy="run `saggar doctor`"
             )
         answer: dict[str, Any] = json.loads(data)
-        return answer
+        return answer, fds
 
 
 def start_secrets(specs: Iterable[Mapping[str, Any]], env: Mapping[str, str]) -> SecretsProcess:
@@ -100,7 +113,7 @@ def start_secrets(specs: Iterable[Mapping[str, Any]], env: Mapping[str, str]) ->
             "network": oauth or bool(kinds & {"vault", "keyring", "command"}),
         }
     )
-    process.lockdown = process._hear()["lockdown"]
+    process.lockdown = process._hear()[0]["lockdown"]
     return process
 
 

@@ -65,15 +65,16 @@ class Bind(Frozen):
 
 class Cell(Frozen):
     """What one cell shows. links: (target of the link, place). files: (index of the blob, place). masks: places under /proc
-    to cover, files and directories. binds: in order. cwd: absolute, inside. user: (uid, gid) inside."""
+    to cover, files and directories. binds: in order. covers: (index of the blob, place) laid over files that are there. cwd: absolute, inside. user: (uid, gid) inside."""
 
-    __slots__ = ("binds", "cwd", "files", "links", "masked_directories", "masked_files", "system", "user")
+    __slots__ = ("binds", "covers", "cwd", "files", "links", "masked_directories", "masked_files", "system", "user")
     system: tuple[str, ...]
     links: tuple[tuple[str, str], ...]
     files: tuple[tuple[int, str], ...]
     masked_files: tuple[str, ...]
     masked_directories: tuple[str, ...]
     binds: tuple[Bind, ...]
+    covers: tuple[tuple[int, str], ...]
     cwd: str
     user: tuple[int, int]
 
@@ -86,6 +87,7 @@ class Cell(Frozen):
         masked_files: Iterable[str] = (),
         masked_directories: Iterable[str] = (),
         binds: Iterable[Bind] = (),
+        covers: Iterable[tuple[int, str]] = (),
         cwd: str = HOME,
         user: tuple[int, int] = (UID, GID),
     ) -> None:
@@ -96,6 +98,7 @@ class Cell(Frozen):
             masked_files=tuple(masked_files),
             masked_directories=tuple(masked_directories),
             binds=tuple(binds),
+            covers=tuple(covers),
             cwd=cwd,
             user=user,
         )
@@ -137,6 +140,8 @@ def options(cell: Cell) -> list[Option]:
         out += ["--bind", f"{STAGE}/{name}", place]
     for bind in cell.binds:
         out += ["--bind" if bind.writable else "--ro-bind", bind.source, bind.target]
+    for blob, place in cell.covers:
+        out += ["--perms", "0444", "--ro-bind-data", blob, place]
     # bwrap mounts /dev as a writable tmpfs of no size: half of the host memory for a disk filler
     out += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cell.cwd]
     return out

@@ -45,7 +45,9 @@ class BrokerLink:
     def add(self, cell: Cell) -> None:
         """Hand over the cell's listeners and rules. Raises OSError."""
         prepared = cell.prepared
-        rules = wire.memfd("saggar-rules", dumps({"egress": prepared.policy.egress.to_json()}).encode())
+        if prepared.terminating is not None:
+            self._send({"op": "secrets", "cell": cell.id}, [prepared.terminating.secrets.broker.fileno()])
+        rules = wire.memfd("saggar-rules", prepared.rules_json(prepared.policy.egress))
         message = {
             "op": "add",
             "cell": cell.id,
@@ -60,7 +62,7 @@ class BrokerLink:
 
     def update(self, cell: Cell, egress: EgressPolicy) -> None:
         """Swap the cell's rules; the broker answers `updated`. Raises OSError."""
-        rules = wire.memfd("saggar-rules", dumps({"egress": egress.to_json()}).encode())
+        rules = wire.memfd("saggar-rules", cell.prepared.rules_json(egress))
         try:
             self._send({"op": "update", "cell": cell.id}, [rules])
         finally:

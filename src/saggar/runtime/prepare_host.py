@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from saggar.isolation.state_host import RunDir
-    from saggar.policy.model import Policy
+    from saggar.policy.model import EgressPolicy, Policy
     from saggar.runtime.supervisor_host import Cell
+    from saggar.runtime.terminate_host import Terminating
 
 _CAP_SYS_ADMIN = 1 << 21
 #: Names that act on a dynamically linked program itself: bubblewrap must not meet them, the command may.
@@ -147,6 +148,7 @@ class Prepared:
         "run",
         "session",
         "started_s",
+        "terminating",
         "toolchain",
         "workspace",
     )
@@ -166,6 +168,7 @@ class Prepared:
         self.toolchain: tuple[str, ...] = ()
         self.missing = ""
         self.layer = ""
+        self.terminating: Terminating | None = None
         self.started_s = monotonic()
         try:
             self.run: RunDir = session.state.new_run()
@@ -189,6 +192,8 @@ class Prepared:
             self.environment = self._environment()
             self._open_grants()
             self._resolve_program()
+            if any(rule.http for rule in policy.egress.allow):
+                self._terminate()
         except BaseException:
             self.abandon()
             raise
@@ -229,6 +234,25 @@ class Prepared:
         env.update(self.policy.environment.set)
         return env
 
+    def _terminate(self) -> None:
+        """Start what terminated hosts need; the cell gets placeholders and the task's CA."""
+        from saggar.runtime.terminate_host import Terminating
+
+        self.terminating = made = Terminating(self.policy.egress, self.run.id, self.session.env)
+        for name, value in made.trust.environment.items():
+            self.environment.setdefault(name, value)
+        # over what the policy passes on: a variable of this name holds a placeholder, or nothing
+        self.environment.update(made.compiled.environment)
+
+    def rules_json(self, egress: EgressPolicy) -> bytes:
+        """What the broker is told of `egress`."""
+        if self.terminating is not None:
+            return self.terminating.rules_json(egress)
+        # asked for when the first connection waits, which most runs never see
+        from json import dumps
+
+        return dumps({"egress": egress.to_json()}).encode()
+
     def _open_grants(self) -> None:
         for path in self.policy.isolation.read:
             try:
@@ -258,6 +282,12 @@ class Prepared:
         accounts = rootfs.accounts(*self.inner_user)
         blobs = [accounts.get(place, content) for place, content in system.files]
         files = [(i, place) for i, (place, _) in enumerate(system.files)]
+        covers: list[tuple[int, str]] = []
+        if self.terminating is not None:
+            for group, found in ((files, self.terminating.trust.files), (covers, self.terminating.trust.covers)):
+                for place, content in found:
+                    group.append((len(blobs), place))
+                    blobs.append(content)
         binds = [Bind(f"{STAGE}/m/{i}", g.target) for i, g in enumerate(self.grants)]
         if self.workspace.mode != "none":
             writable = self.workspace.mode != "read-only"
@@ -273,6 +303,7 @@ class Prepared:
             masked_files=system.masked_files,
             masked_directories=system.masked_directories,
             binds=binds,
+            covers=covers,
             cwd=self.cwd,
             user=self.inner_user,
         )
@@ -392,6 +423,7 @@ class Prepared:
 
     def abandon(self) -> None:
         """Nothing was started: leave no run behind."""
+        self._end_secrets()
         for grant in self.grants:
             grant.close()
         workspace = getattr(self, "workspace", None)
@@ -450,7 +482,12 @@ class Prepared:
             return f"the run's changes are lost: they could not be kept in the state directory: {error.strerror}"
         return ""
 
+    def _end_secrets(self) -> None:
+        if self.terminating is not None:
+            self.terminating.stop()
+
     def _release(self, cause: str) -> None:
+        self._end_secrets()
         try:
             self.run.end(cause)
         except OSError:

@@ -220,7 +220,7 @@ class EgressCell:
         add = {"op": "add", "cell": "c", "task": "t", "audit": self.audit_path, "listeners": list(specs)}
         rules = self._compile(self.rules)
         if self.secrets is not None:
-            socket.send_fds(ours, [b'{"op":"secrets","cell":""}'], [self.secrets.broker.fileno()])
+            socket.send_fds(ours, [b'{"op":"secrets","cell":"c"}'], [self.secrets.broker.fileno()])
         socket.send_fds(ours, [json.dumps(add).encode()], [rules, *descriptors])
         for fd in (rules, *descriptors):
             os.close(fd)
@@ -235,7 +235,7 @@ class EgressCell:
             if self.secrets is None:
                 self.secrets = start_secrets(made.specs, self._env)
                 self._stack.callback(self.secrets.stop)
-            self.ca_pem = self.secrets.add("c", "t", made.hosts, made.specs)
+            self.ca_pem, _ = self.secrets.add("c", "t", made.hosts, made.specs)
             self.environment = made.environment
         fd = os.memfd_create("rules")
         os.write(fd, json.dumps({"egress": made.egress}).encode())

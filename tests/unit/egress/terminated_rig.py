@@ -192,7 +192,7 @@ class Rig:
         self.compiled = compiled
         specs = [compiled.secret.to_json()] if compiled.secret else []
         self.process = start_secrets(specs, {"REAL_KEY": SECRET, **(env or {})})
-        self.ca = self.process.add("cell", "task", [host], specs)
+        self.ca, _ = self.process.add("cell", "task", [host], specs)
         authorized = authorize(RuleSet([self.rule]), Destination(host, port, "https" if tls else "http"))
         assert isinstance(authorized, AuthorizedRequest)
         self.authorized = authorized
