@@ -12,6 +12,10 @@ BENCHES: dict[str, tuple[str, str]] = {
         "saggar.bench.escapes.cli",
         "named escape attempts from inside a real cell, each with its positive control",
     ),
+    "egress": (
+        "saggar.bench.egress.cli",
+        "named ways out of a real cell, each refused with its reason while a listed name gets through",
+    ),
     "agentdojo": (
         "saggar.bench.agentdojo.cli",
         "prompt injection: 949 pairs of AgentDojo without a model, in plan and monitor mode",

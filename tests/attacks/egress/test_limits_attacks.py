@@ -3,18 +3,15 @@
 import os
 import resource
 import socket
-import sys
 import time
 
 import pytest
 
 from saggar.egress.alerts import ACCESS_DENIED
 from saggar.policy.model import EgressRule
+from saggar.testing import client_hello as h
 from saggar.testing.egress_cell import EgressCell
 from saggar.testing.upstream import Upstream
-
-sys.path.insert(0, __file__.rpartition("/tests/")[0] + "/tests/unit/egress")
-import hello as h
 
 ELSEWHERE = "203.0.113.9"
 

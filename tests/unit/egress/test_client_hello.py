@@ -4,8 +4,7 @@ import pytest
 
 from saggar.core.errors import ParseError
 from saggar.egress.client_hello import MAX_MESSAGE, ClientHello, NeedMore, parse
-
-from .hello import ECH, alpn, body, hello, message, records, sni, vector
+from saggar.testing.client_hello import ECH, alpn, body, hello, message, records, sni, vector
 
 GOOD = {
     "plain": (hello(), b"api.allowed.test", (), False),
