@@ -54,6 +54,12 @@ def is_below(path: str, directory: str) -> bool:
     return any(f"{place}/".startswith(top) for place in _places(path))
 
 
+def link_below(path: str, directory: str) -> bool:
+    """Whether a symlink on the way to `path` lies in `directory`, the file itself aside."""
+    top = os.path.realpath(directory).rstrip("/") + "/"
+    return any(f"{place}/".startswith(top) for place in list(_places(path))[:-1])
+
+
 def _places(path: str) -> Iterator[str]:
     """The real places of every symlink that resolving `path` meets, then of the file itself."""
     whole = path if path.startswith("/") else f"{os.getcwd()}/{path}"

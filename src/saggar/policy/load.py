@@ -67,8 +67,8 @@ def effective(
         env=env,
         timeout=timeout,
     )
-    if path and not named and policy.workspace.mode != "none":
-        refuse_inside(path, policy.workspace.path or cwd)
+    if path and policy.workspace.mode != "none":
+        refuse_inside(path, policy.workspace.path or cwd, named=bool(named))
     return policy
 
 
@@ -97,15 +97,23 @@ def discover(named: str | None, environ: Mapping[str, str]) -> str | None:
     return path if base.startswith("/") and exists(path) else None
 
 
-def refuse_inside(path: str, workspace: str) -> None:
-    """Raise `UsageError` for a policy file, not named on the command line, that the sandbox could have written (I3)."""
-    from saggar.policy.file_host import is_below
+def refuse_inside(path: str, workspace: str, *, named: bool) -> None:
+    """Raise `UsageError` for a policy file that the sandbox could have chosen (I3).
 
-    if is_below(path, workspace):
+    A file that the command line named may lie in the workspace, where it is read-only; a symlink to it may not, since
+    that could be made to point elsewhere before the next run.
+    """
+    from saggar.policy.file_host import is_below, link_below
+
+    if not named and is_below(path, workspace):
         raise UsageError(
             "this policy lies in the workspace that it constrains",
             file=path,
             hint="name it with `--policy` if you trust what wrote it",
+        )
+    if named and link_below(path, workspace):
+        raise UsageError(
+            "a symbolic link in the workspace leads to this policy", file=path, hint="name the file itself"
         )
 
 
