@@ -106,7 +106,10 @@ def compile_source(source: str, request: str, tools: Collection[str], *, file: s
     try:
         plan = compiler.plan(tree)
         # the JSON reader's limits hold for every plan, whichever way it came
+        parse.check_names(plan)
         parse.from_json(parse.dump(plan))
+    except parse.UnsetName as err:
+        raise UsageError(str(err), file=file, line=err.line, hint="assign it on a line above") from None
     except ParseError as err:
         raise UsageError(str(err), file=file, line=compiler.line, hint="see docs/PLANS.md") from None
     except RecursionError:
@@ -115,7 +118,7 @@ def compile_source(source: str, request: str, tools: Collection[str], *, file: s
 
 
 class _Compiler:
-    __slots__ = ("count", "file", "line", "out", "pure", "request", "temporaries", "tools")
+    __slots__ = ("count", "file", "inside", "line", "out", "pure", "request", "temporaries", "tools")
 
     def __init__(self, request: str, tools: frozenset[str], file: str) -> None:
         self.request = request
@@ -124,6 +127,7 @@ class _Compiler:
         self.line = 0
         self.count = 0
         self.temporaries = 0
+        self.inside = False  # in a fragment
         self.out: list[Step] = []
         self.pure = 0  # above 0: inside a lambda, a branch or a comprehension, where a step cannot be taken
 
@@ -157,6 +161,7 @@ class _Compiler:
         when = ast.get_docstring(node)
         if not when:
             self.refuse(node, "a fragment opens with a docstring", "say in it when the fragment is meant")
+        self.inside = True
         return Fragment(node.name, when, self.block(node.body[1:]))
 
     def block(self, body: list[ast.stmt]) -> tuple[Step, ...]:
@@ -249,7 +254,10 @@ class _Compiler:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "bounded":
             if len(node.args) != 2 or node.keywords:
                 self.refuse(node, "`bounded` takes a list and a number", "write `bounded(list, 10)`")
-            return self.expr(node.args[0]), self.constant(node.args[1], int)
+            bound = self.constant(node.args[1], int)
+            if not 1 <= bound <= steps.MAX_BOUND:
+                self.refuse(node, f"a bound is an integer from 1 to {steps.MAX_BOUND}", "narrow the list first")
+            return self.expr(node.args[0]), bound
         return self.expr(node), steps.DEFAULT_BOUND
 
     def constant(self, node: ast.expr, kind: type) -> Any:
@@ -534,6 +542,8 @@ def _ask_user(c: _Compiler, node: ast.Call, out: str) -> Step:
 
 
 def _choose(c: _Compiler, node: ast.Call, out: str) -> Step:
+    if c.inside:
+        c.refuse(node, "a fragment may not re-plan", "the one re-plan belongs to the plan itself")
     given = c.arguments(node, ("question", "fragments"), ("suggest",))
     c.need(node, given, "question", "fragments")
     suggest = c.expr(given["suggest"]) if "suggest" in given else None

@@ -7,6 +7,7 @@ I3  Linear in the text; no backtracking pattern.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator
 
 #: last labels that mail and chat programs turn into links without a scheme; a file name's suffix is not among them
@@ -109,7 +110,8 @@ def links(text: str) -> list[tuple[int, int]]:
 
 
 def is_link(word: str) -> bool:
-    lowered = word.casefold()
+    # mail programs take a full-width dot for a dot
+    lowered = unicodedata.normalize("NFKC", word).casefold().replace("\u3002", ".")
     if "://" in lowered or lowered.startswith(("www.", "mailto:", "data:", "javascript:")):
         return True
     host, slash, _ = lowered.partition("/")
@@ -134,11 +136,10 @@ def defang(text: str, permitted: str = "") -> str:
 
 
 def inert(link: str) -> str:
-    scheme, colon, rest = link.partition("://")
-    if colon:
-        scheme = scheme.replace("http", "hxxp").replace("HTTP", "HXXP")
-        return f"{scheme}[:]//{rest.replace('.', '[.]')}"
-    return link.replace(".", "[.]").replace(":", "[:]")
+    """Every dot and colon bracketed; nothing makes a link of the result."""
+    for scheme in ("http", "HTTP", "Http"):
+        link = link.replace(scheme, scheme.replace("tt", "xx").replace("TT", "XX"))
+    return "".join(f"[{c}]" if c in ".:\u3002\uff0e\uff61\uff1a" else c for c in link)
 
 
 def _whole_word(link: str, permitted: str) -> bool:

@@ -400,7 +400,8 @@ class _Run:
         self.pc, self.pc_keys = held, held_keys
         self.leave(steps.assigned(step.body) | {step.var}, kept_label, key)
         if step.collect is not None:
-            self.put(step.out, Node(tuple(gathered), kept_label), key)
+            made = Node(tuple(gathered), kept_label)
+            self.put(step.out, made if isinstance(source.data, tuple) else missing(whole(source)), key)
 
     def leave(self, names: frozenset[str], label: Label, key: str) -> None:
         """I3: what a block could have set says something about the block's condition."""

@@ -122,17 +122,25 @@ def children(e: Expr) -> tuple[Expr, ...]:
     return ()
 
 
-def _reads(e: Expr, known: frozenset[str]) -> None:
+class UnsetName(ParseError):
+    """A name is read before it is set. line: of the step, 0 where the plan came as JSON."""
+
+    def __init__(self, name: str, line: int) -> None:
+        super().__init__(f"`{name}` is read before it is set", reason="plan_name")
+        self.line = line
+
+
+def _reads(e: Expr, known: frozenset[str], line: int) -> None:
     if isinstance(e, expression.Ref) and e.name not in known:
-        raise ParseError(f"`{e.name}` is read before it is set", reason="plan_name")
+        raise UnsetName(e.name, line)
     if isinstance(e, expression.Each):
-        _reads(e.source, known)
+        _reads(e.source, known, line)
         for inner in (e.value, e.where):
             if inner is not None:
-                _reads(inner, known | {e.var})
+                _reads(inner, known | {e.var}, line)
         return
     for child in children(e):
-        _reads(child, known)
+        _reads(child, known, line)
 
 
 def _scope(body: tuple[Step, ...], known: frozenset[str]) -> frozenset[str]:
@@ -140,14 +148,14 @@ def _scope(body: tuple[Step, ...], known: frozenset[str]) -> frozenset[str]:
     for step in body:
         inner = known
         if isinstance(step, Select) and not step.pure:
-            _reads(step.source, known)
+            _reads(step.source, known, step.line)
             inner = known | {step.var}
         elif isinstance(step, ForEach):
-            _reads(step.source, known)
+            _reads(step.source, known, step.line)
             inner = _scope(step.body, known | {step.var})
         for e in steps.expressions(step):
-            if not (isinstance(step, Select | ForEach) and e is step.source):
-                _reads(e, inner)
+            if not (isinstance(step, Select | ForEach) and e is step.source) or getattr(step, "pure", False):
+                _reads(e, inner, step.line)
         if isinstance(step, If):
             known = _scope(step.then, known) | _scope(step.otherwise, known)
         elif isinstance(step, ForEach):
