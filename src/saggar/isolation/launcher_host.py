@@ -54,6 +54,7 @@ class _Cell:
         "init",
         "init_fd",
         "limits",
+        "linger",
         "pid",
         "report",
         "scratch",
@@ -73,6 +74,7 @@ class _Cell:
         self.seccomp = ""
         self.report: wire.Socket | None = None
         self.scratch = -1
+        self.linger = False
         self.init = 0
         self.init_fd = -1
         self.code: int | None = None
@@ -85,12 +87,13 @@ class _Cell:
 class Launcher:
     """One loop over the control socket, the status pipes and the children."""
 
-    __slots__ = ("_cells", "_control", "_ids", "_parent", "_poll", "_stop", "_wake_r", "_wake_w")
+    __slots__ = ("_cells", "_control", "_ids", "_lingering", "_parent", "_poll", "_stop", "_wake_r", "_wake_w")
 
     def __init__(self, control: wire.Socket, parent: int) -> None:
         self._control = control
         self._parent = parent
         self._cells: dict[str, _Cell] = {}
+        self._lingering: list[int] = []
         self._ids: dict[tuple[int, ...], child_host.Ids] = {}
         self._poll = poll()
         self._stop = False
@@ -231,6 +234,7 @@ class Launcher:
         cell = _Cell(request["id"], pid, status_r, limits, deadline)
         cell.seccomp = digest(request["seccomp"])
         cell.report = report
+        cell.linger = request["linger"]
         self._cells[cell.id] = cell
         self._poll.register(status_r, POLLIN | POLLHUP)
         self._poll.register(report.fileno(), POLLIN | POLLHUP)
@@ -322,6 +326,11 @@ class Launcher:
             if message["event"] == "listening":
                 cell.scratch = fcntl(fds[0], F_DUPFD_CLOEXEC, 3)
                 cell.limits.add_tmpfs(cell.scratch)
+                if cell.linger and len(fds) > 1:
+                    # closing the last descriptor of a packet socket waits for an RCU grace period (8 to 15 ms measured): the
+                    # foreground run leaves that to us, who are not waited for
+                    self._lingering.append(fds.pop())
+                    fds.append(fcntl(self._lingering[-1], F_DUPFD_CLOEXEC, 3))
             self._send(message, fds)
             for fd in fds:
                 os.close(fd)

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections import deque
+from queue import SimpleQueue
 from select import POLLIN
 
 from saggar.core.errors import InvariantBroken
@@ -87,7 +88,7 @@ class Engine:
 
     def _work(self) -> None:
         try:
-            self.supervisor = Supervisor(_spawn_launcher())
+            self.supervisor = Supervisor(_spawn_launcher(), discard=_Closer().close)
             self.supervisor.loop.add(self._wake_r, POLLIN, self._woken)
         finally:
             self._ready.set()
@@ -114,6 +115,24 @@ class Engine:
             pass
         while self._calls:
             self._calls.popleft()()
+
+
+class _Closer:
+    """Closes descriptors on a thread of its own: the last descriptor of a packet socket waits for an RCU grace period."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[list[int]] = SimpleQueue()
+        threading.Thread(target=self._work, name="saggar-closer", daemon=True).start()
+
+    def close(self, fds: list[int]) -> None:
+        self._queue.put(fds)
+
+    def _work(self) -> None:
+        while True:
+            for fd in self._queue.get():
+                os.close(fd)
 
 
 _engine: Engine | None = None

@@ -110,9 +110,10 @@ def caller() -> CallerIds:
 
 class Options:
     """How the caller wants one run. cwd: absolute. stdin_terminal etc. travel in the streams; terminal: descriptor of the caller's
-    terminal or -1; foreground: whether the cell gets it at once; timeout_s: None for none; keep_bytes: of each captured stream."""
+    terminal or -1; foreground: whether the cell gets it at once; timeout_s: None for none; keep_bytes: of each captured stream;
+    linger: the caller ends with the run, so that the launcher is to close what is slow to close."""
 
-    __slots__ = ("cwd", "foreground", "keep_bytes", "term", "terminal", "timeout_s")
+    __slots__ = ("cwd", "foreground", "keep_bytes", "linger", "term", "terminal", "timeout_s")
 
     def __init__(
         self,
@@ -123,8 +124,10 @@ class Options:
         foreground: bool = False,
         term: str = "",
         keep_bytes: int = 0,
+        linger: bool = False,
     ) -> None:
         self.cwd = cwd
+        self.linger = linger
         self.timeout_s = timeout_s
         self.terminal = terminal
         self.foreground = foreground
@@ -378,6 +381,7 @@ class Prepared:
             "ids": ids,
             "user": self.inner_user,
             "terminal": terminal,
+            "linger": self.options.linger,
             "foreground": self.options.foreground,
             "shield": shield,
             "listeners": plan(self.policy.egress.allow),

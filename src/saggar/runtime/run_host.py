@@ -48,6 +48,7 @@ def run_foreground(
             timeout_s=timeout_s,
             terminal=terminal.fd,
             foreground=terminal.interactive,
+            linger=True,
             term=env.get("TERM", "") if terminal.fd >= 0 else "",
         )
         prepared = Prepared(session, policy, argv, opts)
