@@ -75,7 +75,8 @@ class Report:
 def report(records: Iterable[Mapping[str, Any]], task: str = "") -> Report:
     """records: of one task's log, in order. Raises `KeyError` for a record that is not one of ours."""
     tools: dict[str, Mapping[str, Any]] = {}
-    granted: dict[str, str] = {}
+    granted: dict[str, None] = {}
+    granted_tools: set[str] = set()
     uses: dict[str, _Use] = {}
     waiting: dict[str, None] = {}
     refused = 0
@@ -85,7 +86,8 @@ def report(records: Iterable[Mapping[str, Any]], task: str = "") -> Report:
         if kind == "capability.tools":
             tools.update(detail["tools"])
         elif kind == "capability.granted":
-            granted.update({c["text"]: c["tool"] for c in detail["capabilities"]})
+            granted.update(dict.fromkeys(c["text"] for c in detail["capabilities"]))
+            granted_tools |= {c["tool"] for c in detail["capabilities"]}
         elif kind == "capability.intent":
             _use(uses.setdefault(detail["tool"], _Use()), detail)
             waiting[detail["call_id"]] = None
@@ -99,7 +101,7 @@ def report(records: Iterable[Mapping[str, Any]], task: str = "") -> Report:
         used=tuple(sorted(uses)),
         granted=tuple(granted),
         smallest=tuple(_text(tools.get(name, {}), use) for name, use in sorted(uses.items())),
-        granted_tools=tuple(sorted(set(granted.values()))),
+        granted_tools=tuple(sorted(granted_tools)),
         refused=refused,
         open_calls=tuple(waiting),
     )

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from saggar.capability.builtin import BUILTIN_RULES, HUMAN_ONLY, Finding, Flow, findings
 from saggar.capability.call import BadCall, prepare
 from saggar.capability.grant import Grant
-from saggar.capability.rule import EVERY, BoundRule, CallView, Rule, bind_rule, role_of
+from saggar.capability.rule import BoundRule, CallView, Rule, bind_rule, role_of
 from saggar.capability.rule_check import check_order, covered
 from saggar.core.decision import ALLOW, ASK, DENY, STRENGTH, Decision
 from saggar.core.errors import UsageError
@@ -144,9 +144,8 @@ def _deny(reason: str, rule: str, detail: dict[str, Any]) -> Decision:
 
 
 def _concerns(rule: Rule, declaration: ToolDeclaration) -> bool:
-    """An allow by role says nothing about a tool without that role: it would allow it for want of anything to check."""
-    lacks = rule.effect == ALLOW and any(not declaration.with_role(role_of(r, rule)) for r in rule.roles)
-    return rule.names(declaration) and not lacks
+    """A rule by role says nothing about a tool without that role: an allow would fit it for want of anything to check."""
+    return rule.names(declaration) and all(declaration.with_role(role_of(r, rule)) for r in rule.roles)
 
 
 def _strongest_first(bound: BoundRule) -> int:
@@ -189,7 +188,7 @@ def _check_options(rule: Rule, known: Mapping[str, ToolDeclaration]) -> None:
 def _check_cover(bound: BoundRule, declaration: ToolDeclaration) -> None:
     """An allow that looks at one authority argument must look at all: else the attacker uses the other."""
     rule = bound.rule
-    if rule.effect != ALLOW or rule.predicate is not None or rule.tool == EVERY:
+    if rule.effect != ALLOW or rule.predicate is not None:
         return
     looked = bound.looks_at()
     authority = [a.name for a in declaration.arguments if a.role in AUTHORITY_ROLES]

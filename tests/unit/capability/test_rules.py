@@ -209,6 +209,7 @@ class TestLoad:
             ([ask(accepts=("builtin.authority",))], "accepts `builtin.authority`"),
             ([allow(when={"to": "*@acme.com"})], "does not look at its authority argument `cc`"),
             ([allow(when={"subject": "s"})], "does not look at its authority argument `to`"),
+            ([Rule("a", ALLOW, tool="*", roles={"content": "len<=9"})], "does not look at its authority argument"),
             ([allow(examples=(Example(MAIL, fits=False),))], "fits its example"),
             ([allow(when=EVIL, examples=(Example(MAIL, fits=True),))], "does not fit its example"),
             ([allow(examples=(Example({"to": "x"}, fits=True),))], "is no call of"),
@@ -560,6 +561,8 @@ class TestAccepting:
     def test_human_only(self):
         call = view(**{a.name: L() for a in SEND.arguments})
         assert not decide([ask()], call).human_only
+        assert not decide([], call).human_only
+        assert not decide([deny()], call).human_only
         assert decide([ask(human_only=True)], call).human_only
         unbounded = decide([allow()], view(), held=grant("send:email[to=*]"))
         assert (unbounded.decision.reason, unbounded.human_only) == ("authority_unbounded", False)
@@ -568,6 +571,12 @@ class TestAccepting:
         both = decide([ask(reason="looks odd")], view(), held=grant("send:email[to=*]"))
         assert both.asks == (("q", "looks odd"), ("builtin.authority", "authority_unbounded"))
         assert both.decision.rule == "q"
+        assert decide([ask()]).asks == (("q", "rule_ask"),)
+
+    def test_for_tool(self):
+        loaded = RuleSet([allow(), deny(when={"to": "x"})], DECLARATIONS)
+        assert [b.rule.id for b in loaded.for_tool("send_email")] == ["d", "a"]
+        assert loaded.for_tool("pay") == loaded.for_tool("nothing") == ()
 
 
 class TestOutside:
@@ -598,8 +607,7 @@ class TestOutside:
     def test_only_tightens(self, ours, theirs, effect, reason):
         d = decide([ours], outside=[self.Engine(theirs)])
         assert (d.decision.effect, d.decision.reason) == (effect, reason)
-        if effect == ASK:
-            assert d.asks
+        assert (("cedar", "cedar") in d.asks) is (theirs == ASK)
 
     def test_no_rule_of_ours_is_a_deny_whatever_it_says(self):
         assert decide([], outside=[self.Engine(ALLOW)]).decision.reason == "no_rule"
