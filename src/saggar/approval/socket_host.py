@@ -18,6 +18,7 @@ from saggar.approval.book import answer_from_json, answer_to_json
 from saggar.approval.review_host import Review
 from saggar.core.approval import Answer
 from saggar.core.errors import ParseError, SaggarError, UsageError
+from saggar.core.unix_host import connect, listen
 
 NAME = "approvals.sock"
 MAX_LINE = 64 * 1024
@@ -31,14 +32,7 @@ class ApprovalSocket:
         """Raises `OSError`."""
         self._review = review
         self.path = path
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            pass
-        self._socket.bind(path)
-        os.chmod(path, 0o600)
-        self._socket.listen(16)
+        self._socket = listen(path, 16)
         self._thread = threading.Thread(target=self._serve, name="saggar-approvals", daemon=True)
         self._thread.start()
 
@@ -113,13 +107,12 @@ def read_line(connection: socket.socket) -> bytes:
 
 def send_answer(path: str, ident: str, answer: Answer) -> bool:
     """Give an answer to a live session. False where nobody listens. Raises `UsageError` with the session's refusal."""
-    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        client = connect(path)
+    except OSError:
+        return False
     with client:
         client.settimeout(10)
-        try:
-            client.connect(path)
-        except OSError:
-            return False
         request = {"op": "answer", "id": ident, "answer": answer_to_json(answer)}
         client.sendall(json.dumps(request).encode() + b"\n")
         reply = json.loads(read_line(client))

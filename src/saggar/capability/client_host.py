@@ -16,6 +16,7 @@ from saggar.capability.token import parse
 from saggar.capability.verify import prove
 from saggar.capability.wire import Frames, call_request, frame
 from saggar.core.errors import PeerError
+from saggar.core.unix_host import connect
 
 
 class GatewayClient:
@@ -29,11 +30,7 @@ class GatewayClient:
         self.token = token
         self._key = key
         self._task = parse(token).blocks[-1].claims.task
-        if isinstance(where, str):
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self._socket.connect(where)
-        else:
-            self._socket = where
+        self._socket = connect(where) if isinstance(where, str) else where
         self._frames = Frames()
 
     @property

@@ -18,6 +18,7 @@ from typing import Any
 from saggar.capability.gateway import Gateway
 from saggar.capability.wire import MAX_FRAME, Frames, answer, frame, proof_of
 from saggar.core.errors import ParseError
+from saggar.core.unix_host import listen
 
 MAX_PEERS = 64
 IDLE_S = 600.0
@@ -40,11 +41,7 @@ class GatewaySocket:
             self._listen(path)
 
     def _listen(self, path: str) -> None:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(path)
-        os.chmod(path, 0o600)
-        listener.listen(MAX_PEERS)
-        self._listener = listener
+        listener = self._listener = listen(path, MAX_PEERS)
         threading.Thread(target=self._accept, args=(listener,), name="saggar-gateway", daemon=True).start()
 
     def close(self) -> None:

@@ -28,7 +28,8 @@ class _Use:
 @dataclass(frozen=True, slots=True)
 class Report:
     """Of one task. granted: capability texts, as minted. smallest: texts that would have done. refused: calls that were
-    not made. open_calls: intents without an outcome. ratio is None where nothing was used."""
+    not made. wanted: what those would have needed, each with the reason of the refusal; not part of `smallest`, because
+    a refused call may have been an attack. open_calls: intents without an outcome. ratio is None where nothing was used."""
 
     task: str
     tools: tuple[str, ...]
@@ -38,6 +39,7 @@ class Report:
     granted_tools: tuple[str, ...]
     refused: int
     open_calls: tuple[str, ...]
+    wanted: tuple[tuple[str, str], ...] = ()
 
     @property
     def ratio(self) -> float | None:
@@ -69,6 +71,7 @@ class Report:
             "granted_ratio": self.granted_ratio,
             "refused": self.refused,
             "open_calls": list(self.open_calls),
+            "wanted": [{"capability": text, "refused": reason} for text, reason in self.wanted],
         }
 
 
@@ -80,6 +83,7 @@ def report(records: Iterable[Mapping[str, Any]], task: str = "") -> Report:
     uses: dict[str, _Use] = {}
     waiting: dict[str, None] = {}
     refused = 0
+    wanted: list[tuple[dict[str, Any], str]] = []
     for record in records:
         kind, detail = record["kind"], record["detail"]
         task = task or record.get("task", "")
@@ -95,6 +99,7 @@ def report(records: Iterable[Mapping[str, Any]], task: str = "") -> Report:
             waiting.pop(detail["call_id"], None)
         elif kind in ("capability.decision", "capability.parked"):
             refused += 1
+            wanted.append((dict(detail), record.get("reason", "")))
     return Report(
         task=task,
         tools=tuple(sorted(tools or uses)),
@@ -104,7 +109,15 @@ def report(records: Iterable[Mapping[str, Any]], task: str = "") -> Report:
         granted_tools=tuple(sorted(granted_tools)),
         refused=refused,
         open_calls=tuple(waiting),
+        wanted=tuple(dict.fromkeys(_wanted(tools, detail, reason) for detail, reason in wanted if detail.get("args"))),
     )
+
+
+def _wanted(tools: Mapping[str, Any], detail: dict[str, Any], reason: str) -> tuple[str, str]:
+    declared = tools.get(detail["tool"], {})
+    use = _Use()
+    _use(use, detail | {"capability": declared.get("capability", detail["tool"])})
+    return _text(declared, use), reason
 
 
 def _use(use: _Use, detail: Mapping[str, Any]) -> None:

@@ -67,5 +67,7 @@ def _print(r: Report) -> None:
         print(f"  granted and not used: {', '.join(unused)}")
     if r.open_calls:
         print(f"  calls whose end nobody saw: {', '.join(r.open_calls)}")
+    for text, reason in r.wanted:
+        print(f"  refused ({reason}): {text}")
     if r.granted:
         print(r.diff())

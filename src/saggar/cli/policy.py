@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 TIGHTEN = "propose the smaller allowlist that past runs would have done with"
+LEARN = "run a command under the policy as it is, and propose what it was refused"
 EXPLAIN = "say which capability and which rule decide a call of a tool"
 
 
@@ -33,6 +34,11 @@ def main(argv: list[str]) -> int:
     checker.add_argument("file", metavar="FILE")
     checker.add_argument("--json", action="store_true", help="print JSON")
     actions.add_parser("schema", help="print the JSON schema of policy files")
+    if argv[1:2] == ["learn"]:
+        from saggar.cli.learn import main as learn
+
+        return learn(argv[1:])
+    actions.add_parser("learn", help=LEARN)
     if argv[1:2] == ["explain"]:
         return _explain(actions.add_parser("explain", help=EXPLAIN), parser, argv[1:])
     if argv[1:2] == ["tighten"]:
