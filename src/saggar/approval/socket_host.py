@@ -16,9 +16,9 @@ from typing import Any
 
 from saggar.approval.book import answer_from_json, answer_to_json
 from saggar.approval.review_host import Review
+from saggar.capability.unix_host import connect, listen
 from saggar.core.approval import Answer
 from saggar.core.errors import ParseError, SaggarError, UsageError
-from saggar.core.unix_host import connect, listen
 
 NAME = "approvals.sock"
 MAX_LINE = 64 * 1024

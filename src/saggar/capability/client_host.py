@@ -13,10 +13,10 @@ from saggar.capability.keys import PrivateKey
 from saggar.capability.mint import attenuate
 from saggar.capability.request import request_hash
 from saggar.capability.token import parse
+from saggar.capability.unix_host import connect
 from saggar.capability.verify import prove
 from saggar.capability.wire import Frames, call_request, frame
 from saggar.core.errors import PeerError
-from saggar.core.unix_host import connect
 
 
 class GatewayClient:

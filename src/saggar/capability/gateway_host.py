@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from saggar.capability.gateway import Gateway
+from saggar.capability.unix_host import listen
 from saggar.capability.wire import MAX_FRAME, Frames, answer, frame, proof_of
 from saggar.core.errors import ParseError
-from saggar.core.unix_host import listen
 
 MAX_PEERS = 64
 IDLE_S = 600.0

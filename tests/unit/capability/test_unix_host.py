@@ -1,4 +1,4 @@
-"""Twin of core.unix_host: sockets at long paths, private from their first moment."""
+"""Twin of capability.unix_host: sockets at long paths, private from their first moment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from saggar.core.unix_host import connect, listen
+from saggar.capability.unix_host import connect, listen
 
 
 @pytest.mark.parametrize("length", [1, 90, 200])
