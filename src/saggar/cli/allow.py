@@ -46,13 +46,13 @@ def _run(text: str | None) -> RunDir:
     state = open_state(os.environ)
     if text:
         return state.open_run(text)
-    alive = [run for run in state.runs() if _alive(run)]
+    alive = [run.id for run in state.runs() if _alive(run)]
     if not alive:
         raise UsageError("no task is running", hint="`saggar run -- COMMAND` starts one")
     if len(alive) > 1:
-        ids = ", ".join(run.id for run in alive[-_SHOWN:])
+        ids = ", ".join(alive[-_SHOWN:])
         raise UsageError(f"{len(alive)} tasks are running", hint=f"name one with `--run`: {ids}")
-    return alive[0]
+    return state.open_run(alive[0])
 
 
 def _alive(run: RunDir) -> bool:

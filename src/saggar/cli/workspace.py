@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ExitStack
 
 from saggar.core.errors import UsageError
 from saggar.isolation.changes import ADDED, DELETED, DIRECTORY, FILE, LIMIT_BYTES, SYMLINK
@@ -82,8 +83,10 @@ def main(argv: list[str]) -> int:
         sys.stdout.write(USAGE[name])
         return 0
     try:
-        state = open_state(os.environ)
-        return {"runs": _runs, "diff": _diff, "apply": _apply, "discard": _discard}[name](state, args)
+        with ExitStack() as held:
+            state = open_state(os.environ)
+            held.callback(state.close)
+            return {"runs": _runs, "diff": _diff, "apply": _apply, "discard": _discard}[name](state, args, held)
     except BrokenPipeError:
         raise
     except OSError as e:
@@ -105,7 +108,7 @@ def _json(value: Any) -> None:
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
-def _runs(state: State, args: list[str]) -> int:
+def _runs(state: State, args: list[str], _held: ExitStack) -> int:
     words = parse(args, flags=("--json",))
     rows = [_row(run) for run in state.runs()]
     if "--json" in words.flags:
@@ -157,16 +160,15 @@ def _has_changes(run: RunDir) -> bool:
 
 def _latest(state: State, cwd: str) -> RunDir:
     """The latest run whose workspace is `cwd` or above it."""
-    for run in reversed(state.runs()):
+    for run in state.runs(latest_first=True):
         meta = run.meta()
         path = meta.get("workspace", "")
         if meta.get("mode") == "copy-on-write" and path and (cwd == path or cwd.startswith(path.rstrip("/") + "/")):
-            return run
-        run.close()
+            return state.open_run(run.id)
     raise UsageError("no run of this directory is kept", hint="`saggar runs` lists them; `saggar diff RUN` shows one")
 
 
-def _diff(state: State, args: list[str]) -> int:
+def _diff(state: State, args: list[str], held: ExitStack) -> int:
     from saggar.isolation.apply_check import below
     from saggar.isolation.layer_host import open_layer
 
@@ -175,7 +177,9 @@ def _diff(state: State, args: list[str]) -> int:
     if len(words.rest) > 1 and not dashes:
         raise UsageError("more than one run was given", hint="paths stand after `--`")
     run = state.open_run(words.rest[0]) if words.rest else _latest(state, os.getcwd())
+    held.callback(run.close)
     layer = open_layer(run)
+    held.callback(layer.close)
     tops = tuple(_relative(p, run) for p in after)
     alive = not run.acquire()
     if alive and run.meta().get("layer") == "memory":
@@ -264,7 +268,7 @@ def _relative(path: str, run: RunDir) -> bytes:
     return os.fsencode(normal)
 
 
-def _apply(state: State, args: list[str]) -> int:
+def _apply(state: State, args: list[str], held: ExitStack) -> int:
     from saggar.audit.sink_host import AuditLog
     from saggar.isolation.apply_host import open_apply
 
@@ -276,11 +280,13 @@ def _apply(state: State, args: list[str]) -> int:
     if not words.rest:
         raise UsageError("no run was given", hint="saggar apply RUN [PATH...]; `saggar runs` lists them")
     run = state.open_run(words.rest[0])
+    held.callback(run.close)
     paths = tuple(p for p in (_relative(w, run) for w in words.rest[1:]) if p)
     allowed = tuple(_relative(w, run) for w in words.values.get("--allow-protected", ()))
     if b"" in allowed:
         raise UsageError("`--allow-protected` needs a path below the workspace", hint="name what you looked at")
     audit = AuditLog(f"{run.path}/audit.jsonl", run.id)
+    held.callback(audit.close)
     apply = open_apply(
         run,
         audit,
@@ -288,6 +294,7 @@ def _apply(state: State, args: list[str]) -> int:
         overwrite="--overwrite-host-changes" in words.flags,
         other_boot="--after-reboot" in words.flags,
     )
+    held.callback(apply.layer.close)
     if "--dry-run" in words.flags:
         chosen, refused = apply.plan(paths)
         return _report(run, chosen, refused, words.flags, "would be written")
@@ -340,18 +347,23 @@ def _report(
 # -- discard -----------------------------------------------------------------------------------------------------------
 
 
-def _discard(state: State, args: list[str]) -> int:
+def _discard(state: State, args: list[str], held: ExitStack) -> int:
+    from saggar.isolation.apply_host import clean_up
+
     words = parse(args, flags=("--all",))
     if ("--all" in words.flags) == bool(words.rest):
         raise UsageError("give runs, or `--all`", hint="`saggar runs` lists them")
-    runs = state.runs() if "--all" in words.flags else [state.open_run(w) for w in words.rest]
-    code = 0
-    gone = 0
-    for run in runs:
+    code = gone = 0
+    for word in state.names() if "--all" in words.flags else words.rest:
+        run = state.open_run(word)
+        held.callback(run.close)
+        if run.acquire():
+            clean_up(run)
         if state.discard(run):
             gone += 1
         else:
             sys.stderr.write(f"saggar: the run `{run.id}` is still alive\n")
             code = DENIED
+        run.close()
     _print(f"{gone} runs discarded")
     return code

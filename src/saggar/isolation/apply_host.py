@@ -448,6 +448,11 @@ class _Journal:
         with open(fd, "rb") as file:
             return file.read()
 
+    @property
+    def pending(self) -> bool:
+        """Whether temporary names may be left."""
+        return bool(self._temporary)
+
     def begin(self, changes: list[Change], token: str, linked: set[tuple[int, int]]) -> None:
         """Write down what may be left behind, before anything can be."""
         for number, change in enumerate(changes):
@@ -484,6 +489,21 @@ class _Journal:
         self._save()
 
 
+def clean_up(run: RunDir) -> None:
+    """Remove what a killed apply of `run` left in the workspace; for before the run is discarded."""
+    journal = _Journal(run.fd)
+    if not journal.pending:
+        return
+    try:
+        layer = open_layer(run)
+    except UsageError:
+        return  # the workspace is gone or another directory: nothing there is ours
+    try:
+        journal.clean(layer.host_fd)
+    finally:
+        layer.close()
+
+
 def open_apply(
     run: RunDir,
     audit: AuditLog,
@@ -497,7 +517,10 @@ def open_apply(
     Raises UsageError: the run is alive, has no layer, is of another boot, or its workspace is gone.
     """
     if not run.acquire():
-        raise UsageError(f"the run `{run.id}` is still alive", hint="wait for its end; `saggar diff` reads it meanwhile")
+        raise UsageError(
+            f"the run `{run.id}` is still alive, or another saggar works on it",
+            hint="wait for its end; `saggar diff` reads it meanwhile",
+        )
     meta = run.meta()
     if not meta.get("started_ns", "0").isdigit() or meta.get("started_ns", "0") == "0":
         raise UsageError(f"the run `{run.id}` ended before its command began")

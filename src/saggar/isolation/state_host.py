@@ -23,7 +23,7 @@ from saggar.isolation.discard_host import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
 KEEP_S = 7 * 86400
@@ -183,15 +183,18 @@ class State:
         """The ids of all runs, oldest first."""
         return sorted(n for n in os.listdir(self._runs_fd) if valid_id(n))
 
-    def runs(self) -> list[RunDir]:
-        """All runs, oldest first, opened without their lock. A run that goes away meanwhile is left out."""
-        found = []
-        for name in self.names():
+    def runs(self, *, latest_first: bool = False) -> Iterator[RunDir]:
+        """All runs by age, opened one by one without their lock, each closed when the next is asked for. A run that goes
+        away meanwhile is left out."""
+        for name in sorted(self.names(), reverse=latest_first):
             try:
-                found.append(self._open(name))
-            except OSError:
+                run = self._open(name)
+            except FileNotFoundError:
                 continue
-        return found
+            try:
+                yield run
+            finally:
+                run.close()
 
     def open_run(self, text: str) -> RunDir:
         """The run whose id is, or uniquely begins with, `text`. Raises UsageError."""
