@@ -41,7 +41,8 @@ class ToolSession:
 
     tools: declared with `saggar.tool`. capabilities and rules: in place of those of `policy` (a file's path or a
     `Policy`). channels: where questions go first, by default the controlling terminal; whatever they leave open waits
-    `wait_s` for `saggar approvals`, then the call is parked. resume: the id of an ended run.
+    `wait_s` for `saggar approvals`, then the call is parked. resume: the id of an ended run. sandbox: runs the bodies of
+    tools that say `runs="sandbox"`, by default a cell of `policy` for each call.
     """
 
     def __init__(
@@ -65,6 +66,10 @@ class ToolSession:
             capabilities = loaded.tools.capabilities if loaded else ()
         if rules is None and loaded is not None and loaded.tools.rule:
             rules = [from_policy(rule) for rule in loaded.tools.rule]
+        if sandbox is None and any(t.declaration.runs == "sandbox" for t in tools):
+            from saggar.runtime.tool_body_host import CellBody
+
+            sandbox = CellBody(loaded)
         self._run, past = _run_directory(resume)
         self.id = self._run.id
         self._ended = False
