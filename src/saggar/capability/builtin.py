@@ -16,7 +16,7 @@ from typing import Any
 
 from saggar.capability.constraint import All, AnyValue, Constraint, EachItem, Exact, Range
 from saggar.capability.grant import Grant
-from saggar.core.tool import LabelLike, ToolDeclaration
+from saggar.core.tool import LabelLike, Role, ToolDeclaration
 
 AUTHORITY = "builtin.authority"
 READERS = "builtin.readers"
@@ -29,6 +29,7 @@ BUILTIN_RULES = (AUTHORITY, READERS, DESTRUCTIVE, AMOUNT, TRIFECTA, RULE_OF_TWO)
 HUMAN_ONLY = frozenset({AMOUNT, TRIFECTA})
 _IRREVERSIBLE = frozenset({"destructive", "pay"})
 _OUTWARD = frozenset({"egress", "pay"})
+_AUDIENCE: tuple[Role, Role] = ("recipient", "destination")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def outward(declaration: ToolDeclaration) -> bool:
     """Can the call carry data to somebody else?"""
     if declaration.effect in _OUTWARD:
         return True
-    return declaration.has_side_effect and bool(declaration.with_role("recipient", "destination"))
+    return declaration.has_side_effect and bool(declaration.with_role(*_AUDIENCE))
 
 
 def _given(args: Mapping[str, Any], name: str) -> bool:
@@ -124,14 +125,15 @@ def _readers(
     if not outward(declaration):
         return
     audience: set[str] = set()
-    for argument in declaration.with_role("recipient", "destination"):
+    for argument in declaration.with_role(*_AUDIENCE):
         value = args.get(argument.name)
         audience.update(str(v) for v in (value if type(value) is list else [value]) if v is not None)
     for argument in declaration.arguments:
         label = labels.get(argument.name)
-        if argument.role in ("recipient", "destination") or label is None or label.readers is None:
+        if argument.role in _AUDIENCE or label is None or label.readers is None:
             continue
-        if not audience <= label.readers:
+        # nobody named is not nobody: a call that leaves without saying to whom may reach everyone
+        if not audience or not audience <= label.readers:
             yield Finding(READERS, "reader_not_permitted", argument.name)
 
 

@@ -421,6 +421,15 @@ class TestReaders:
         ]
         assert got == ([Finding("builtin.readers", "reader_not_permitted", "body")] if asks else [])
 
+    def test_a_call_that_names_nobody_may_reach_everybody(self):
+        @tool("post:web", effect="egress", roles={"text": "content"}, labels=PUBLIC)
+        def post(text: str) -> None: ...
+
+        d = [post.declaration]
+        got = found(d[0], {"text": "x"}, "post:web", {"text": L("user", frozenset({"me"}))}, declarations=d)
+        assert got == [Finding("builtin.readers", "reader_not_permitted", "text")]
+        assert found(d[0], {"text": "x"}, "post:web", {"text": L("user")}, declarations=d) == []
+
     def test_a_recipient_is_not_its_own_content_and_a_local_write_has_no_reader(self):
         labels = {"to": L("user", frozenset())}
         assert found(SEND, MAIL, "send:email[to=bob@acme.com]", labels) == []
@@ -448,6 +457,7 @@ class TestEffects:
         [
             ("pay:bill[iban=DE1, amount=*]", True),
             ("pay:bill[iban=DE1, amount=1..]", True),
+            ("pay:bill[iban=DE1, amount=1..&*]", True),
             ("pay:bill[iban=DE1, amount=..5]", False),
             ("pay:bill[iban=DE1, amount=3]", False),
             ("pay:bill[iban=DE1, amount={3, 4}]", False),
@@ -491,6 +501,7 @@ class TestTrifecta:
             (L(), L(), False),
             (L("untrusted", frozenset({"bob@acme.com"})), L(), True),
             (L("untrusted"), L("user", frozenset({"bob@acme.com"})), True),
+            (L(), L("untrusted", frozenset({"bob@acme.com"})), True),
             (L("untrusted"), L(), False),
             (L("user", frozenset({"bob@acme.com"})), L(), False),
         ],
@@ -499,6 +510,10 @@ class TestTrifecta:
         labels = {"to": L(), "body": body, "subject": subject}
         got = found(SEND, MAIL, "send:email[to=bob@acme.com]", labels, BOTH)
         assert [f.rule for f in got] == (["builtin.trifecta"] if asks else [])
+
+    def test_one_argument_that_nobody_tracked_is_enough(self):
+        got = found(SEND, MAIL, "send:email[to=bob@acme.com]", {"subject": L(), "body": L()}, BOTH)
+        assert [f.rule for f in got] == ["builtin.trifecta"]
 
     def test_arguments_that_are_absent_do_not_count(self):
         labels = {"to": L(), "body": L(), "subject": L()}
