@@ -20,6 +20,7 @@ _EXPORTS: dict[str, str] = {
     "InvariantBroken": "saggar.core.errors",
     "LimitExceeded": "saggar.core.errors",
     "Outcome": "saggar.core.tool",
+    "open_session": "saggar.runtime.session_host",
     "PeerError": "saggar.core.errors",
     "Policy": "saggar.policy.model",
     "Process": "saggar.runtime.api_host",

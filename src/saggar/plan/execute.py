@@ -21,7 +21,7 @@ from saggar.core.approval import Approver, CardLine, Question
 from saggar.core.decision import ALLOW, ASK, DENY, Decision
 from saggar.core.errors import LimitExceeded, ParseError, PeerError
 from saggar.core.label import DIRECTORY, NEUTRAL, UNTRUSTED, USER, Label, Source, join
-from saggar.core.tool import AUTHORITY_ROLES, ToolDeclaration, ToolGateway
+from saggar.core.tool import AUTHORITY_ROLES, LabelLike, ToolDeclaration, ToolGateway
 from saggar.plan import expression, flow, journal, parse
 from saggar.plan import node as nodes
 from saggar.plan import step as steps
@@ -58,11 +58,31 @@ class Recorder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallLabel:
-    """A label in the words of `core.tool.LabelLike`, for the gateway's card and rules."""
+    """A label in the words of `core.tool.LabelLike`, for the gateway's card and rules. decision: the plan wall's own
+    verdict on the call, for `Carried`."""
 
     integrity: str
     sources: frozenset[str]
     readers: frozenset[str] | None
+    decision: Decision | None = None
+
+
+class Carried:
+    """Implements `core.tool.LabelRules`: hands the executor's verdict to a gateway that asks for both walls at once, so
+    that one human sees one card."""
+
+    __slots__ = ()
+
+    def decide(
+        self,
+        declaration: ToolDeclaration,  # noqa: ARG002
+        args: Mapping[str, Any],  # noqa: ARG002
+        labels: Mapping[str, LabelLike],
+    ) -> Decision | None:
+        for label in labels.values():
+            if isinstance(label, CallLabel) and label.decision is not None:
+                return label.decision
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +137,8 @@ class Executor:
     run_id: str = "run"
     progress: Callable[[Event], None] | None = None
     decide: Callable[..., Decision] = flow.decide
+    #: the gateway has `Carried` among its rules and asks for this wall too; else the executor asks by itself
+    gateway_asks: bool = False
 
     def run(self, plan: Plan) -> RunResult:
         """Run, or go on with, the plan. Raises `OSError` where a record or the journal cannot be written, and
@@ -238,10 +260,17 @@ class _Run:
             raise LimitExceeded("the plan makes too many calls", limit="plan.calls", value=self.plan.max_calls)
         decision = self.x.decide(declaration, args, self.pc, self.plan.request, self.x.tools)
         plain = self.plain(declaration, args)
-        approved = decision.effect == ASK and self.approve(declaration, args, plain, why=decision, key=key)
         result = Node(nodes.NOT_ENOUGH, base)
-        if decision.effect == ALLOW or approved:
-            result = self.through(step, key, declaration, args, plain, base=base, asked=approved)
+        asks = decision.effect == ASK
+        if asks and self.x.gateway_asks and args:
+            # only what ran was approved: the gateway refuses or parks the rest
+            self.asks += 1
+            result, approved = self.through(step, key, declaration, args, plain, base=base, why=decision)
+        else:
+            approved = asks and self.approve(declaration, args, plain, why=decision, key=key)
+            if decision.effect == ALLOW or approved:
+                why = None if approved else decision
+                result, _ = self.through(step, key, declaration, args, plain, base=base, why=why)
         self.event(
             Event(
                 key, "call", step.tool, uses, whole(result), decision.effect, decision.reason, decision.rule, approved,
@@ -309,21 +338,22 @@ class _Run:
         plain: dict[str, Any],
         *,
         base: Label,
-        asked: bool,
-    ) -> Node:
+        why: Decision | None,
+    ) -> tuple[Node, bool]:
+        """The result, and whether the call ran. why: this wall's verdict; None for a call that a human approved."""
         failed = missing(base, Label([Source("tool", step.tool, call=key)], integrity=UNTRUSTED))
         held = self.x.journal.get(key)
         if held is not None and held.get("state") == journal.DONE:
-            self.made.append(Made(key, step.tool, plain, asked, "replayed"))
-            return journal.load_node(held.get("value"))
+            self.made.append(Made(key, step.tool, plain, why is None, "replayed"))
+            return journal.load_node(held.get("value")), held.get("ran") is not False
         if held is not None and held.get("state") == journal.INTENT and declaration.has_side_effect:
             # the run died between intent and outcome: the effect may have happened, so it is not tried again (I2)
-            self.made.append(Made(key, step.tool, plain, asked, "unknown"))
-            return failed
+            self.made.append(Made(key, step.tool, plain, why is None, "unknown"))
+            return failed, True
         self.x.record("plan.call", effect=ALLOW, reason="intent", detail={"key": key, "tool": step.tool})
         self.x.journal.put(key, {"state": journal.INTENT})
         token = self.x.capabilities.mint(step.tool, plain, CAPABILITY_TTL_S)
-        shown = {name: call_label(node, endorsed=asked) for name, node in args.items()}
+        shown = self.labels(declaration, args, why)
         outcome = self.x.gateway.call(token, step.tool, plain, labels=shown, call_id=f"{self.x.run_id}.{key}")
         if outcome.status == "parked":
             # the gateway asked a human of its own; nothing ran, so the intent is taken back by the resume
@@ -336,9 +366,23 @@ class _Run:
                 result = label_output(declaration, outcome.value, key, self.x.owner, base=base, span=span)
             except PeerError:
                 result = failed
-        self.made.append(Made(key, step.tool, plain, asked, outcome.status))
-        self.x.journal.put(key, {"state": journal.DONE, "value": journal.dump_node(result)})
-        return result
+        self.made.append(Made(key, step.tool, plain, why is None, outcome.status))
+        ran = outcome.status in ("done", "failed")
+        self.x.journal.put(key, {"state": journal.DONE, "value": journal.dump_node(result), "ran": ran})
+        return result, ran
+
+    def labels(
+        self, declaration: ToolDeclaration, args: Mapping[str, Node], why: Decision | None
+    ) -> dict[str, LabelLike]:
+        """What the gateway is told. A human who approved this very call has endorsed its arguments; one whom the user
+        named (or approved) is a reader from here on."""
+        asks = why is not None and why.effect == ASK
+        audience = [] if asks else declaration.with_role("recipient", "destination")
+        let_in = {str(x.data) for a in audience if a.name in args for x in nodes.leaves(args[a.name])}
+        return {
+            name: call_label(node.under(self.pc), endorsed=why is None, let_in=let_in, decision=why if asks else None)
+            for name, node in args.items()
+        }
 
     # the worker
 
@@ -527,11 +571,10 @@ def asking(declaration: ToolDeclaration | None, args: Mapping[str, Node]) -> lis
     return [name for name in args if name not in content]
 
 
-def call_label(node: Node, *, endorsed: bool) -> CallLabel:
-    """What the gateway is told. A human who approved this very call has endorsed its arguments."""
+def call_label(node: Node, *, endorsed: bool, let_in: set[str], decision: Decision | None) -> CallLabel:
     label = whole(node)
-    names = frozenset(map(str, label.sources))
-    return CallLabel(USER if endorsed else label.integrity, names, label.readers)
+    readers = None if label.readers is None else label.readers | let_in
+    return CallLabel(USER if endorsed else label.integrity, frozenset(map(str, label.sources)), readers, decision)
 
 
 def args_hash(run: str, key: str, digest: str, tool: str, plain: Mapping[str, Any]) -> str:

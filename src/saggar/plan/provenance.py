@@ -78,7 +78,8 @@ def sources(label: Label, limit: int = 3) -> str:
     kinds: dict[str, None] = {}
     for source in sorted(map(str, label.sources)):
         kinds[source.partition(" (call")[0]] = None
-    names = list(kinds)
+    # a list's own length and order are rarely what a reader looks for
+    names = [k for k in kinds if not k.partition(" by ")[0].endswith("#")] or list(kinds)
     more = f" +{len(names) - limit}" if len(names) > limit else ""
     return f"{label.integrity}: {', '.join(names[:limit])}{more}" if names else label.integrity
 

@@ -72,6 +72,8 @@ class ToolSession:
             sandbox = CellBody(loaded)
         self._run, past = _run_directory(resume)
         self.id = self._run.id
+        self.directory = self._run.path
+        self.capabilities = tuple(capabilities)
         self._ended = False
         try:
             self._assemble(past, tools, capabilities, rules, channels, wait_s, label_rules, sandbox, budget, outside)
@@ -96,6 +98,7 @@ class ToolSession:
         self.audit = AuditLog(os.path.join(self._run.path, AUDIT), self.id)
         self.approvals = Store(os.path.join(self._run.path, APPROVALS))
         review = Review(self.approvals, [Terminal()] if channels is None else channels, timeout_s=wait_s)
+        self.approver = review
         self._desk = Desk(
             self.id,
             tools,
