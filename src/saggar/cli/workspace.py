@@ -13,7 +13,7 @@ from saggar.isolation.state_host import ENDED, open_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from saggar.isolation.apply_check import Refusal
@@ -192,7 +192,9 @@ def _diff(state: State, args: list[str], held: ExitStack) -> int:
         changes = [c for c in layer.changes() if wanted(c)]
         _listed(run, layer, changes, words.flags)
     else:
-        layer.changes(lambda c, upper, host: _show(c, upper, host) if wanted(c) else None)
+        shower = _Shower(wanted)
+        layer.changes(shower.visit)
+        shower.end()
     if "--json" not in words.flags:
         for path, reason in layer.refused:
             sys.stderr.write(f"saggar: `{shown(path)}` cannot be applied: {reason}\n")
@@ -215,6 +217,31 @@ def _listed(run: RunDir, layer: Layer, changes: list[Change], flags: set[str]) -
         _print(shown(change.path) if "--name-only" in flags else stat_line(change))
     if "--stat" in flags:
         _print(f"{len(changes)} paths changed")
+
+
+class _Shower:
+    """Prints changes as they are found. A commit's own data (objects, refs, index) is counted, not shown: nobody reads it, and
+    what git would obey is never among it."""
+
+    __slots__ = ("_git", "_wanted")
+
+    def __init__(self, wanted: Callable[[Change], bool]) -> None:
+        self._wanted = wanted
+        self._git = 0
+
+    def visit(self, change: Change, upper: int, host: int) -> None:
+        from saggar.isolation.apply_check import refusal
+
+        if not self._wanted(change):
+            return
+        if b".git" in change.path.split(b"/") and not refusal(change, patterns=(), allowed=()):
+            self._git += 1
+            return
+        _show(change, upper, host)
+
+    def end(self) -> None:
+        if self._git:
+            _print(f"and {self._git} paths of git's own data, see `--name-only`")
 
 
 def _show(change: Change, upper: int, host: int) -> None:

@@ -228,7 +228,7 @@ class Apply:
         host = Trail(self.layer.host_fd, self._host_identity)
         upper = Trail(self.layer.upper_fd, lambda _path: None)
         try:
-            for number, change in enumerate(chosen):
+            for number, change in sorted(enumerate(chosen), key=lambda item: _turn(item[1])):
                 above, slash, name = change.path.rpartition(b"/")
                 self._one(change, host.directory(above + slash), upper, name, self._temporary(number))
                 done.written.append(change)
@@ -239,6 +239,7 @@ class Apply:
         finally:
             host.close()
             upper.close()
+            done.written.sort(key=lambda c: c.path)
         self._journal.clean(self.layer.host_fd)
 
     def _temporary(self, number: int) -> bytes:
@@ -389,6 +390,20 @@ class Apply:
         for path, mode in reversed(self._modes):
             above, slash, name = path.rpartition(b"/")
             self._chmod(path, host.directory(above + slash), name, mode, None)
+
+
+def _turn(change: Change) -> int:
+    """When a change's turn is, so that a killed apply leaves a repository that git can read: what is new first, then what
+    refers to it, and what was replaced goes last. Directories come before what is in them."""
+    if change.after is None:
+        return 4
+    parts = change.path.split(b"/")
+    if change.after.kind == DIRECTORY or b".git" not in parts:
+        return 0
+    if b"objects" in parts:
+        # a pack is found by its index, and the commit graph in `info` names objects that must be found
+        return 2 if b"info" in parts else 1 if parts[-1].endswith((b".idx", b".rev", b".bitmap")) else 0
+    return 2 if b"refs" in parts or parts[-1] == b"packed-refs" else 3
 
 
 def temporary_name(token: str, number: int) -> bytes:

@@ -5,13 +5,15 @@ Cites apply_host I2 and I4.
 
 import os
 import random
+import shutil
 import signal
+import subprocess
 import time
 
 import pytest
 
 from saggar.audit.sink_host import AuditLog
-from saggar.isolation.apply_host import open_apply
+from saggar.isolation.apply_host import Apply, open_apply
 
 ROUNDS = 20
 
@@ -93,3 +95,60 @@ def test_a_killed_apply_is_completed_by_the_next(contained, workspace, state, sn
         assert os.stat(f"{old}/4").st_mode & 0o777 == 0o755
         assert os.listdir(f"{old}/5") == ["in"]
         assert open(f"{workspace}/new{d}/deep/f").read() == "new"
+
+
+def git(*words, cwd):
+    env = os.environ | {
+        f"GIT_{who}_{what}": "a@a.test" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+    }
+    done = subprocess.run(["git", *words], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (words, done.stderr)
+    return done.stdout
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_repository_can_be_read_whatever_change_an_apply_stops_after(contained, workspace, state):
+    git("init", "-q", ".", cwd=workspace)
+    for number in range(3):
+        with open(f"{workspace}/f{number}", "w") as file:
+            file.write(str(number))
+        git("add", ".", cwd=workspace)
+        git("commit", "-qm", str(number), cwd=workspace)
+
+    def command():
+        git("checkout", "-q", "-b", "work", cwd=".")
+        with open("f0", "a") as file:
+            file.write("more")
+        git("commit", "-qam", "work", cwd=".")
+        git("gc", "-q", "--prune=now", cwd=".")
+
+    done = contained(command)
+    assert (done.status, done.error) == (0, "")
+    done.run.end("exited")
+    audit = AuditLog(f"{done.run.path}/audit.jsonl", done.run.id)
+    original = Apply._one
+    stops = 0
+    while True:
+        count = []
+
+        def one(self, *words, count=count):
+            if count:
+                raise KeyboardInterrupt
+            count.append(1)
+            original(self, *words)
+
+        work = open_apply(done.run, audit)
+        Apply._one = one
+        try:
+            assert work.write().refused == []
+            break
+        except KeyboardInterrupt:
+            stops += 1
+        finally:
+            Apply._one = original
+            work.layer.close()
+        git("fsck", "--full", cwd=workspace)
+        assert git("log", "--format=%s", cwd=workspace) in ("2\n1\n0\n", "work\n2\n1\n0\n")
+    assert stops > 10
+    assert git("log", "--format=%s", cwd=workspace) == "work\n2\n1\n0\n"
+    assert git("status", "--porcelain", cwd=workspace) == ""
