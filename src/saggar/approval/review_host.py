@@ -17,6 +17,9 @@ from saggar.approval.store_host import Store
 from saggar.core.approval import Answer, Question
 from saggar.core.errors import UsageError
 
+#: questions of one task that may be open at once; further ones are parked unasked
+MAX_WAITING = 100
+
 
 class Channel(Protocol):
     """A way to a reviewer. Gives an answer, or None to leave the question to others."""
@@ -39,6 +42,9 @@ class Review:
 
     def ask(self, question: Question) -> Answer:
         self.store.ask(question)
+        if sum(1 for _ in self.store.waiting()) > MAX_WAITING:
+            # whoever is asked a hundred things at once reads none of them
+            return self._parked(question)
         deadline = monotonic() + min(self._timeout_s, question.expires_s)
         for channel in self._channels:
             answer = channel.ask(question, max(0.0, deadline - monotonic()))
@@ -69,11 +75,14 @@ class Review:
                 return _keyed(question, entry.answer)
             left = deadline - monotonic()
             if left <= 0:
-                late = self.store.park(question.id)
-                return _keyed(question, late) if late is not None else Answer("timeout", question.args_hash)
+                return self._parked(question)
             with self._news:
                 # other processes write the file without waking us, so look every half second
                 self._news.wait(min(left, 0.5))
+
+    def _parked(self, question: Question) -> Answer:
+        late = self.store.park(question.id)
+        return _keyed(question, late) if late is not None else Answer("timeout", question.args_hash)
 
 
 def _keyed(question: Question, answer: Answer) -> Answer:

@@ -20,6 +20,7 @@ from saggar.core.errors import ParseError
 from saggar.core.tool import AUTHORITY_ROLES, ArgumentDeclaration, ToolDeclaration
 
 MAX_ARGUMENT_BYTES = 8 * 1024 * 1024
+_CONTAINERS = frozenset({list, dict})
 
 
 class BadCall(Exception):
@@ -58,7 +59,8 @@ def prepare(declaration: ToolDeclaration, args: Mapping[str, Any], task: str) ->
             elif argument.role == "amount" and value is not None and str(value).startswith("-"):
                 # a negative amount would give budget back
                 raise BadCall("amount_negative", name)
-            complete[name] = value
+            # a copy: a list that its owner changes later must not change what was hashed (I1)
+            complete[name] = value if type(value) not in _CONTAINERS else copied(value)
         elif argument.required:
             raise BadCall("argument_missing", name)
         else:
@@ -76,6 +78,15 @@ def prepare(declaration: ToolDeclaration, args: Mapping[str, Any], task: str) ->
         raise BadCall("too_long")
     head = encode_text([task, declaration.name, declaration.digest]).encode()
     return Call(declaration, complete, hashlib.sha256(b"saggar-args-v1\0" + head + b"\0" + body).hexdigest(), len(body))
+
+
+def copied(value: Any) -> Any:
+    """A JSON value without what it shares with its owner."""
+    if type(value) is list:
+        return [copied(v) for v in value]
+    if type(value) is dict:
+        return {k: copied(v) for k, v in value.items()}
+    return value
 
 
 def _check_text(argument: ArgumentDeclaration, value: Any) -> None:

@@ -31,9 +31,21 @@ from saggar.capability.record import argument_record, call_record
 from saggar.capability.request import request_hash
 from saggar.capability.rule import CallView
 from saggar.capability.rules import ASKED, REFUSED, RuleSet, Verdict
-from saggar.capability.steps import Asked, Judged, Sink, declared, granted, granting, misfit, result_size, revived
+from saggar.capability.steps import (
+    Asked,
+    Judged,
+    Sink,
+    answer_record,
+    declared,
+    granted,
+    granting,
+    misfit,
+    put_to,
+    result_size,
+    revived,
+)
 from saggar.capability.verify import HeldGrant, Proof, Verifier, refusal
-from saggar.core.approval import Answer, Approver, Question
+from saggar.core.approval import Approver, Question
 from saggar.core.decision import ALLOW, ASK, DENY, Decision, strongest
 from saggar.core.errors import Denied, UsageError
 from saggar.core.tool import (
@@ -52,6 +64,8 @@ if TYPE_CHECKING:
 FAILED = "the tool failed"
 PARKED = "this call waits for approval"
 MAX_IDS = 100_000
+#: refusals of one task that are recorded one by one; a caller that only knocks must not fill the disk
+MAX_REFUSALS = 10_000
 
 
 class Gateway:
@@ -101,6 +115,7 @@ class Gateway:
         self._spent: set[str] = set()
         self._flow = Flow()
         self._opened = False
+        self._refused = 0
 
     # -- what there is
 
@@ -184,12 +199,17 @@ class Gateway:
         proof: Proof | None = None,
         outside: bool = False,
     ) -> Outcome:
-        """As `core.tool.ToolGateway.call`. outside: the caller is another process, so `proof` is asked for."""
-        ready = self._judge(Asked(token, tool, args, labels or {}, call_id, proof, outside))
-        if isinstance(ready, Judged):
-            ready = self._approved(ready)
-        if isinstance(ready, Judged):
-            ready = self._commit(ready)
+        """As `core.tool.ToolGateway.call`. outside: the caller is another process. A signed token needs its proof
+        wherever it comes from."""
+        asked = Asked(token, tool, args, labels or {}, call_id, proof, outside)
+        try:
+            ready = self._judge(asked)
+            if isinstance(ready, Judged):
+                ready = self._approved(ready)
+            if isinstance(ready, Judged):
+                ready = self._commit(ready)
+        except Exception as e:  # noqa: BLE001  # an engine that fails denies, with a reason of its own (I4)
+            return self._broken(asked, e)
         if not isinstance(ready, Judged):
             return ready
         try:
@@ -210,12 +230,15 @@ class Gateway:
         outside: bool = False,
     ) -> Outcome:
         """`call` for an event loop: an async body is awaited, a human is waited for in a thread."""
-        ready = self._judge(Asked(token, tool, args, labels or {}, call_id, proof, outside))
-        if isinstance(ready, Judged):
-            asks = ready.verdict.decision.effect == ASK
-            ready = await asyncio.to_thread(self._approved, ready) if asks else ready
-        if isinstance(ready, Judged):
-            ready = self._commit(ready)
+        asked = Asked(token, tool, args, labels or {}, call_id, proof, outside)
+        try:
+            ready = self._judge(asked)
+            if isinstance(ready, Judged) and ready.verdict.decision.effect == ASK:
+                ready = await asyncio.to_thread(self._approved, ready)
+            if isinstance(ready, Judged):
+                ready = self._commit(ready)
+        except Exception as e:  # noqa: BLE001  # as in `call`
+            return self._broken(asked, e)
         if not isinstance(ready, Judged):
             return ready
         try:
@@ -229,10 +252,17 @@ class Gateway:
 
     def explain(self, token: str, tool: str, args: Mapping[str, Any]) -> Decision:
         """What `call` would decide, without a record, a question or a charge."""
-        judged = self._weighed(Asked(token, tool, args, {}))
+        try:
+            judged = self._weighed(Asked(token, tool, args, {}))
+        except Exception as e:  # noqa: BLE001  # as in `call`
+            return refusal("engine_error", error=type(e).__name__)
         return judged if isinstance(judged, Decision) else judged.verdict.decision
 
     # -- the steps
+
+    def _broken(self, asked: Asked, error: Exception) -> Outcome:
+        decision = refusal("engine_error", error=type(error).__name__)
+        return self._denied(decision, str(asked.tool), {}, call_id=str(asked.call_id)[:128])
 
     def _judge(self, asked: Asked) -> Judged | Outcome:
         found = self._weighed(asked)
@@ -252,7 +282,7 @@ class Gateway:
             if not isinstance(asked.args, Mapping):
                 return refusal("type_confusion")
             call = prepare(tool.declaration, asked.args, self.task)
-            if asked.outside:
+            if asked.outside or verified.kind != "local":
                 self._verifier.possess(verified, request_hash(self.task, asked.tool, asked.args), asked.proof)
                 call_id = asked.proof.call_id if asked.proof else ""
         except Denied as e:
@@ -261,7 +291,7 @@ class Gateway:
             return refusal(e.reason, argument=e.argument)
         if len(call_id) > 128 or (asked.outside and not call_id):
             return refusal("call_id_form")
-        if call_id in self._spent:
+        if call_id and call_id in self._spent:
             return refusal("replayed", call_id=call_id)
         held = granting(verified, call)
         if isinstance(held, Decision):
@@ -273,8 +303,9 @@ class Gateway:
                 over = self._ledger.overrun(accounts, call)
             if over is not None:
                 verdict = Verdict(refusal(over.reason, account=over.account, limit=over.limit))
+        fresh = not call_id
         call_id = call_id or self._random(16).hex()
-        return Judged(tool, call, verified, held, accounts, asked.labels, verdict, call_id)
+        return Judged(tool, call, verified, held, accounts, asked.labels, verdict, call_id, fresh)
 
     def _ruled(self, call: Call, grant: Grant, labels: Mapping[str, LabelLike]) -> Verdict:
         verdict = self._rules.decide(CallView(call.declaration, call.args, labels), grant, self._flow)
@@ -311,8 +342,10 @@ class Gateway:
         )
         about = {"question": question.id, "tool": question.tool, "args_hash": question.args_hash}
         self._append("approval.question", effect=ASK, reason=decision.reason, rule=question.rule, detail=about)
-        answer, standing = self._answer(question)
-        self._note_approval(question, answer, standing=standing)
+        answer, standing = put_to(self._approver, question)
+        effect = {"approved": ALLOW, "denied": DENY}.get(answer.kind, ASK)
+        noted = answer_record(question, answer, standing=standing)
+        self._append("approval.answer", effect=effect, reason=answer.kind, rule=question.rule, detail=noted)
         if answer.kind == "timeout":
             return self._parked(judged, question)
         if answer.kind != "approved":
@@ -328,36 +361,17 @@ class Gateway:
             return self._denied(refused, judged.call.declaration.name, judged.call.args, call_id=judged.call_id)
         return self._renewed(judged, question)
 
-    def _answer(self, question: Question) -> tuple[Answer, bool]:
-        if self._approver is None:
-            return Answer("timeout", question.args_hash), False
-        try:
-            standing = self._approver.standing(question)
-            if standing is not None:
-                return standing, True
-            return self._approver.ask(question), False
-        except Exception:  # noqa: BLE001  # a channel that breaks is no approval, and no denial by a human either
-            return Answer("timeout", question.args_hash), False
-
-    def _note_approval(self, question: Question, answer: Answer, *, standing: bool) -> None:
-        detail = {
-            "question": question.id,
-            "tool": question.tool,
-            "args_hash": question.args_hash,
-            "reasons": list(question.reasons),
-            "scope": answer.scope,
-            "uses": answer.uses,
-            "reviewer": answer.reviewer,
-            "reviewer_class": answer.reviewer_class,
-            "standing": standing,
-        }
-        effect = {"approved": ALLOW, "denied": DENY}.get(answer.kind, ASK)
-        self._append("approval.answer", effect=effect, reason=answer.kind, rule=question.rule, detail=detail)
-
     def _renewed(self, judged: Judged, question: Question) -> Judged | Outcome:
-        """After a wait nothing is as it was: look at the token, the budgets and the one-shot id again (I5)."""
+        """After a wait nothing is as it was: look at the rules and the token again (I5); the budgets and the one-shot id
+        come with the commit. What was approved is what was asked for, and no reason that came up since."""
         name, args = judged.call.declaration.name, judged.call.args
         token = judged.token
+        now = self._ruled(judged.call, judged.held.grant, judged.labels)
+        if now.decision.effect == DENY:
+            return self._denied(now.decision, name, args, call_id=judged.call_id)
+        if not set(now.asks) <= set(judged.verdict.asks):
+            outdated = Decision(DENY, "approval_outdated", layer="approval", rule=now.decision.rule, public=REFUSED)
+            return self._denied(outdated, name, args, call_id=judged.call_id)
         try:
             token = self._verifier.verify(token.text)
         except Denied as e:
@@ -388,7 +402,8 @@ class Gateway:
             elif (over := self._ledger.overrun(judged.accounts, call)) is not None:
                 problem = refusal(over.reason, account=over.account, limit=over.limit)
             else:
-                self._spent.add(judged.call_id)
+                if not judged.fresh:  # an id that we made ourselves comes only once
+                    self._spent.add(judged.call_id)
                 self._ledger.charge(judged.accounts, call)
                 problem = None
         if problem is not None:
@@ -457,7 +472,13 @@ class Gateway:
         detail = dict(decision.detail) | {"tool": str(tool)[:128], "call_id": call_id}
         if found is not None and isinstance(args, Mapping):
             detail["args"] = argument_record(found.declaration, dict(args))
-        self._append("capability.decision", effect=DENY, reason=decision.reason, rule=decision.rule, detail=detail)
+        self._refused += 1
+        if self._refused <= MAX_REFUSALS:
+            self._append("capability.decision", effect=DENY, reason=decision.reason, rule=decision.rule, detail=detail)
+        elif self._refused == MAX_REFUSALS + 1:
+            self._append(
+                "capability.flood", effect=DENY, reason="too_many_refusals", rule="", detail={"tool": str(tool)[:128]}
+            )
         return Outcome("denied", decision, call_id=call_id, public=REFUSED)
 
     def _parked(self, judged: Judged, question: Question) -> Outcome:

@@ -13,7 +13,7 @@ from saggar.capability.declare import Tool
 from saggar.capability.grant import Grant
 from saggar.capability.rules import Verdict
 from saggar.capability.verify import HeldGrant, Proof, VerifiedToken, refusal
-from saggar.core.approval import Answer, Question
+from saggar.core.approval import Answer, Approver, Question
 from saggar.core.decision import Decision
 from saggar.core.errors import ParseError
 from saggar.core.tool import Budget, LabelLike, ToolDeclaration
@@ -49,7 +49,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A call that got as far as its verdict."""
+    """A call that got as far as its verdict. fresh: the call id is our own."""
 
     tool: Tool
     call: Call
@@ -59,6 +59,7 @@ class Judged:
     labels: Mapping[str, LabelLike]
     verdict: Verdict
     call_id: str
+    fresh: bool = False
     approval: str = ""
 
 
@@ -72,6 +73,34 @@ def granting(token: VerifiedToken, call: Call) -> HeldGrant | Decision:
             return held
         best = max(best, (order.index(reason), reason, argument))
     return refusal(best[1], argument=best[2])
+
+
+def put_to(approver: Approver | None, question: Question) -> tuple[Answer, bool]:
+    """The answer, and whether it was a standing one. A channel that breaks is no approval, and no denial by a human."""
+    silence = Answer("timeout", question.args_hash)
+    if approver is None:
+        return silence, False
+    try:
+        standing = approver.standing(question)
+        if standing is not None:
+            return standing, True
+        return approver.ask(question), False
+    except Exception:  # noqa: BLE001  # somebody's channel
+        return silence, False
+
+
+def answer_record(question: Question, answer: Answer, *, standing: bool) -> dict[str, Any]:
+    return {
+        "question": question.id,
+        "tool": question.tool,
+        "args_hash": question.args_hash,
+        "reasons": list(question.reasons),
+        "scope": answer.scope,
+        "uses": answer.uses,
+        "reviewer": answer.reviewer,
+        "reviewer_class": answer.reviewer_class,
+        "standing": standing,
+    }
 
 
 def misfit(question: Question, answer: Answer) -> str:

@@ -83,7 +83,8 @@ def _from_class(cls: type, where: str) -> TypeSpec:
 
 
 def from_schema(schema: Any, where: str, depth: int = 0) -> TypeSpec:
-    """The type of a JSON Schema in the closed subset. Unknown keywords that narrow are refused, titles are not."""
+    """The type of a JSON Schema in the closed subset. Keywords that narrow further (`pattern`, `maximum`) are the tool's
+    own to check; a type outside the subset is a `UsageError`, a union of several is any JSON."""
     if depth > 8:
         raise UsageError(f"{where}: the schema is nested deeper than 8")
     if not isinstance(schema, Mapping):

@@ -79,6 +79,16 @@ class TestGatewayWithABook:
         gateway, token, _ = tainted(Review(store, [Callback(lambda q: False)], timeout_s=0))
         assert gateway.call(token, "send_email", MAIL).decision.reason == "approval_denied"
 
+    def test_a_hundred_open_questions_are_enough(self, store, monkeypatch):
+        from saggar.approval import review_host
+
+        monkeypatch.setattr(review_host, "MAX_WAITING", 2)
+        asked = []
+        review = Review(store, [Callback(lambda q: asked.append(q.id))], timeout_s=0)
+        for i in range(4):
+            assert review.ask(ask(f"q{i}")).kind == "timeout"
+        assert asked == ["q0", "q1"]
+
     def test_a_book_that_cannot_be_written_is_no_approval(self, store):
         gateway, token, _ = tainted(Review(store, [Callback(lambda q: True, human=True)], timeout_s=0))
         os.close(store._fd)

@@ -214,6 +214,59 @@ def test_a_one_shot_id_runs_once():
     assert (first.status, again.status, again.decision.reason) == ("done", "denied", "replayed")
 
 
+def test_a_signed_token_needs_its_proof_in_this_process_too():
+    from saggar.capability.keys import PrivateKey
+
+    desk, _, _ = make_desk(TO_ACME)
+    token = desk.issuer.mint(desk.gateway.grants([TO_ACME]), holder=PrivateKey(b"w" * 32).public)
+    assert desk.gateway.call(token, "send_email", MAIL).decision.reason == "proof_missing"
+
+
+def test_an_engine_that_fails_denies_with_its_own_reason():
+    desk, log, _ = make_desk(TO_ACME)
+    token = desk.gateway.token([TO_ACME])
+    desk.gateway._ruled = lambda *_: 1 / 0
+    for out in (
+        desk.gateway.call(token, "send_email", MAIL),
+        asyncio.run(desk.gateway.acall(token, "send_email", MAIL)),
+    ):
+        assert (out.status, out.decision.reason, out.decision.detail) == (
+            "denied",
+            "engine_error",
+            {"error": "ZeroDivisionError"},
+        )
+    assert desk.gateway.explain(token, "send_email", MAIL).reason == "engine_error"
+    assert desk.gateway.call(token, ["send_email"], MAIL).decision.reason == "engine_error"
+
+
+def test_a_caller_that_only_knocks_does_not_fill_the_log(monkeypatch):
+    from saggar.capability import gateway
+
+    monkeypatch.setattr(gateway, "MAX_REFUSALS", 5)
+    desk, log, _ = make_desk(TO_ACME)
+    token = desk.gateway.token([TO_ACME])
+    for _ in range(20):
+        assert desk.gateway.call(token, "pay", {"iban": "x", "amount": "1"}).status == "denied"
+    assert (len(log.of("capability.decision")), len(log.of("capability.flood"))) == (5, 1)
+
+
+def test_a_list_that_changes_while_a_human_thinks_changes_nothing():
+    grants = ("read:inbox", "send:email[to=*@acme.com, cc=*@acme.com]")
+    sent = []
+
+    @tool("send:email", effect="egress", roles={"to": "recipient", "cc": "recipient"}, labels=PUBLIC)
+    def send(to: str, cc: list[str]) -> None:
+        sent.append(cc)
+
+    cc = ["eve@acme.com"]
+    slow = ScriptedApprover(lambda q: (cc.append("x@evil.example"), approve(q))[1])
+    desk, _, _ = make_desk(*grants, approver=slow, tools=[send, *TOOLS[2:3]])
+    token = desk.gateway.token(grants)
+    desk.gateway.call(token, "read_inbox", {})
+    assert desk.gateway.call(token, "send", {"to": "bob@acme.com", "cc": cc}).done
+    assert sent == [["eve@acme.com"]]
+
+
 def test_without_a_log_nothing_happens():
     ran = []
 
@@ -316,6 +369,21 @@ class TestApproval:
         desk, _log, clock, token = self.tainted(approver=slow)
         slow.answer = lambda q: (clock.advance(120), desk.revoke(), approve(q))[2]
         assert desk.gateway.call(token, "send_email", MAIL).decision.reason == "revoked"
+
+    def test_a_reason_that_comes_up_while_a_human_thinks_was_not_approved(self):
+        grants = ("read:inbox", "send:email[to=*]")
+        slow = ScriptedApprover(approve)
+        desk, log, _ = make_desk(*grants, approver=slow)
+        token = desk.gateway.token(grants)
+
+        def meanwhile(question):
+            assert question.reasons == ("authority_unbounded",)
+            assert desk.gateway.call(token, "read_inbox", {}).done
+            return approve(question)
+
+        slow.answer = meanwhile
+        out = desk.gateway.call(token, "send_email", MAIL)
+        assert (out.status, out.decision.reason) == ("denied", "approval_outdated")
 
     def test_budget_spent_while_a_human_thinks_is_spent(self):
         grants = ("read:inbox", "send:email[to=*@acme.com, max=1]")
