@@ -49,9 +49,10 @@ def _cell() -> Finding:
     """The proof: a whole `saggar run`, with defaults and nothing of this directory."""
     # this very package, and never one that lies in the current directory
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    path = os.pathsep.join([package, *(p for p in sys.path if os.path.isabs(p))])
     argv = [sys.executable, "-P", "-m", "saggar", "run", "--quiet", "--workspace", ":none", "--", "true"]
     started = monotonic()
-    env = {k: v for k, v in os.environ.items() if k != "SAGGAR_POLICY"} | {"PYTHONPATH": package}
+    env = {k: v for k, v in os.environ.items() if k != "SAGGAR_POLICY"} | {"PYTHONPATH": path}
     try:
         done = subprocess.run(argv, capture_output=True, timeout=_CELL_TIMEOUT_S, check=False, cwd="/", env=env)
     except (OSError, subprocess.TimeoutExpired) as error:
