@@ -18,6 +18,8 @@ import tempfile
 import threading
 import time
 
+import demo_agent
+
 from saggar.testing.upstream import TestPki
 
 HONEST = """
@@ -276,6 +278,7 @@ def play(demo: Demo) -> int:
         held = held and result["cause"] != "infrastructure"
         layer, says = evidence(demo.log(result["run_id"]), result, held_by)
         rows.append((name, layer, output.splitlines()[-1] if output else result["cause"], says, took, held))
+    rows += demo_agent.attacks(f"{demo.home}/agent-state")
     print_table(rows)
     held = all(row[-1] for row in rows)
     whole = not leftovers()
