@@ -145,7 +145,7 @@ def admit(head: RequestHead, destination: Destination, terms: Terms, canary: Can
     if isinstance(found, _Bad):
         return refuse(found.reason, destination, found.public, alert=True, detail={"field": found.where, **facts})
     fields, stripped, seen, stated = found
-    bad, target, in_query = _sift_query(target, pairs, terms, credential, stripped)
+    bad, target, in_query = _sift_query(target, pairs, terms, credential, stripped=stripped, canary=canary)
     if bad is not None:
         return refuse(bad.reason, destination, bad.public, alert=True, detail={"field": bad.where, **facts})
     seen = seen or in_query
@@ -269,12 +269,22 @@ def check_scope(credential: Credential, value: bytes) -> str:
 
 
 def _sift_query(
-    target: Target, pairs: Sequence[tuple[str, str]], terms: Terms, credential: Credential | None, stripped: list[str]
+    target: Target,
+    pairs: Sequence[tuple[str, str]],
+    terms: Terms,
+    credential: Credential | None,
+    *,
+    stripped: list[str],
+    canary: Canary | None,
 ) -> tuple[_Bad | None, Target, bool]:
     """Refuse or strip credentials in the query; take our own placeholder out. (bad, target to send, placeholder seen)"""
     if not pairs:
         return None, target, False
     slot = credential.slot.name if credential is not None and credential.slot.kind == "query" else ""
+    own = credential.placeholder if credential is not None else ""
+    others = [f"{n}={v}" for n, v in pairs if not (slot and n == slot and v == own)]
+    if canary is not None and canary.seen("&".join(others).encode("utf-8", "surrogateescape")):
+        return _Bad("canary", "query", "a placeholder stands where it does not belong"), target, False
     seen = False
     if slot and credential is not None:
         values = [v for n, v in pairs if n == slot]

@@ -234,9 +234,9 @@ def parse_request(head: bytes, *, default_port: int = 80) -> RequestHead:
     hosts = collected.get(b"host", [])
     if len(hosts) != 1:
         raise _bad("the request has no Host field, or two")
-    authority, path, absolute = _split_target(target, method)
+    authority, path, absolute = _split_target(target, method, secure=default_port == 443)
     host, port = parse_authority(hosts[0], default_port)
-    if authority is not None and parse_authority(authority, 80) != (host, port):
+    if authority is not None and parse_authority(authority, default_port) != (host, port):
         raise _bad("the target and Host name different places", "name_mismatch")
     upgrades = collected.get(b"upgrade", [])
     expects = collected.get(b"expect", [])
@@ -257,8 +257,8 @@ def parse_request(head: bytes, *, default_port: int = 80) -> RequestHead:
     )
 
 
-def _split_target(target: bytes, method: bytes) -> tuple[bytes | None, bytes, bool]:
-    """(authority or None, path with query, absolute). Raises ParseError."""
+def _split_target(target: bytes, method: bytes, *, secure: bool) -> tuple[bytes | None, bytes, bool]:
+    """(authority or None, path with query, absolute). secure: inside TLS, where the scheme is https. Raises ParseError."""
     if len(target) > MAX_TARGET:
         raise _bad("the target is too long", "head_too_large")
     if not target or target.translate(None, _TARGET):
@@ -267,9 +267,10 @@ def _split_target(target: bytes, method: bytes) -> tuple[bytes | None, bytes, bo
         return None, target, False
     if target[:1] == b"/":
         return None, target, False
-    if target[:7].lower() != b"http://":
-        raise _bad("the target is neither a path nor an http URL")
-    rest = target[7:]
+    scheme = b"https://" if secure else b"http://"
+    if target[: len(scheme)].lower() != scheme:
+        raise _bad("the target is neither a path nor a URL of this scheme")
+    rest = target[len(scheme) :]
     cut = min((i for i in (rest.find(b"/"), rest.find(b"?")) if i >= 0), default=len(rest))
     authority, path = rest[:cut], rest[cut:]
     if not authority:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 #: servers close idle connections from 5 s on; a request that meets the close cannot always be sent again
 IDLE_S = 4.0
 IDLE_LIMIT = 32
+_MAX_INTERIM = 16
 
 Key = tuple[object, ...]
 
@@ -47,6 +48,7 @@ class Upstream(End):
 
     __slots__ = (
         "_buffer",
+        "_interim",
         "_method",
         "_reader",
         "exchange",
@@ -68,6 +70,7 @@ class Upstream(End):
         self.responded = False
         self.switched = False
         self._buffer = b""
+        self._interim = 0
         self._method = ""
         self._reader: ChunkedReader | LengthReader | CloseReader | None = None
 
@@ -75,6 +78,7 @@ class Upstream(End):
         """The answer to a request of `method` goes to `exchange`."""
         self.exchange = exchange
         self.responded = False
+        self._interim = 0
         self._method = method
         self._reader = None
 
@@ -119,6 +123,9 @@ class Upstream(End):
                 return
             if head.status >= 200:
                 break
+            self._interim += 1
+            if self._interim > _MAX_INTERIM:
+                raise ParseError("too many interim responses", reason="bad_response")
             exchange.on_informational(head)
             if self.exchange is not exchange:
                 return

@@ -11,10 +11,12 @@ import json
 import os
 import tempfile
 import time
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from saggar.bench.egress.attempts import ATTEMPTS, CONTROLS, RESOLUTIONS, Attempt, Resolution
+from saggar.bench.egress.row import Row
+from saggar.bench.egress.terminated import ATTACKS
+from saggar.bench.egress.terminated_host import TerminatedBench
 from saggar.egress.alerts import ACCESS_DENIED, INTERNAL_ERROR
 from saggar.policy.model import EgressPolicy, EgressRule, Policy, WorkspacePolicy
 from saggar.testing import client_hello as h
@@ -57,20 +59,6 @@ for line in sys.stdin:
 """
 
 
-@dataclass(slots=True)
-class Row:
-    """One attempt's outcome, JSON-ready."""
-
-    name: str
-    row: str
-    verdict: str = "error"
-    reason: str = ""
-    evidence: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
 class Bench:
     """progress is called with each row as it is made."""
 
@@ -90,7 +78,7 @@ class Bench:
             if not wanted or resolution.name in wanted:
                 rows.append(self._resolution(resolution))
                 self._progress(rows[-1])
-        return rows
+        return rows + TerminatedBench(self._progress).run([a for a in ATTACKS if not wanted or a.name in wanted])
 
     # -- the real cell -------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,9 @@ import sys
 from collections import Counter
 
 from saggar.bench.egress.attempts import ATTEMPTS, RESOLUTIONS
-from saggar.bench.egress.bench_host import Bench, Row
+from saggar.bench.egress.bench_host import Bench
+from saggar.bench.egress.row import Row
+from saggar.bench.egress.terminated import ATTACKS
 from saggar.core.errors import UsageError
 
 TYPE_CHECKING = False
@@ -42,7 +44,7 @@ def main(argv: list[str]) -> int:
         return 0
     as_json = "--json" in words
     names = [w for w in words if w != "--json"]
-    known = {a.name for a in ATTEMPTS} | {r.name for r in RESOLUTIONS}
+    known = {a.name for a in ATTEMPTS} | {r.name for r in RESOLUTIONS} | {a.name for a in ATTACKS}
     if unknown := [n for n in names if n not in known]:
         raise UsageError(f"no attempt is called `{unknown[0]}`")
 
