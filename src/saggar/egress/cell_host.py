@@ -21,6 +21,7 @@ from saggar.egress.listeners import CAPTURED_PORTS, PROXY_PORT, RESOLVER_ADDRESS
 from saggar.egress.match import RuleSet
 from saggar.egress.names import SyntheticNames
 from saggar.egress.packet_host import PacketWatch
+from saggar.egress.splice_host import Share
 from saggar.egress.wire_host import reset
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ RECORD_BURST = 1000.0
 RECORD_RATE = 20.0
 MAX_EVENTS = 100
 #: accepted in one go, so that one cell's flood leaves the others their turn
-_ACCEPT_BATCH = 8
+_ACCEPT_BATCH = 2
 #: a spliced connection that moved nothing for this long is ended
 IDLE_S = 3600.0
 _SWEEP_S = 60.0
@@ -111,6 +112,7 @@ class Cell:
         #: (name, reason) of refused names that are recorded already
         self.dns_seen: set[tuple[str, str]] = set()
         self.loop = asyncio.get_running_loop()
+        self.share = Share(self.loop)
         self._emit = emit
         self._sockets: list[socket.socket] = []
         self._watch: PacketWatch | None = None

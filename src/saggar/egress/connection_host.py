@@ -364,7 +364,7 @@ class Connection:
 
     def splice(self, upstream: socket.socket) -> None:
         """Join client and upstream; this connection then lives until the splice ends."""
-        self._splice = Splice(self.cell.loop, self.sock, upstream, self._on_spliced)
+        self._splice = Splice(self.cell.loop, self.sock, upstream, self._on_spliced, share=self.cell.share)
         self._splice.start()
 
     def _on_spliced(self) -> None:

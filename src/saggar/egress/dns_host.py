@@ -21,7 +21,7 @@ from saggar.egress.wire_host import Wire
 if TYPE_CHECKING:
     from saggar.egress.cell_host import Cell
 
-_BATCH = 32
+_BATCH = 8
 _TCP_IDLE_S = 10.0
 MAX_RECORDED_NAMES = 512
 _LOCALHOST = {dns.A: ip_address("127.0.0.1").packed, dns.AAAA: ip_address("::1").packed}

@@ -22,13 +22,37 @@ if TYPE_CHECKING:
 #: one for the process: callbacks never overlap, and what cannot be sent at once is copied out
 _BUFFER = memoryview(bytearray(256 * 1024))
 
-
 #: a direction that moved this much in large pieces goes through a pipe in the kernel: half the CPU for each byte
 _BULK_BYTES = 4 * 1024 * 1024
 _LARGE_PIECE = 32 * 1024
-_PIPE_BYTES = 1024 * 1024
+_PIPE_BYTES = 256 * 1024
+#: what one cell may move in one round of the event loop: 100 us of work, after which the other cells have their turn
+ROUND_BYTES = 256 * 1024
 _F_SETPIPE_SZ = 1031
 _SPLICE_FLAGS = 3  # SPLICE_F_MOVE | SPLICE_F_NONBLOCK
+
+
+class Share:
+    """One cell's share of a round of the event loop. A socket that is left unread is reported again in the next one."""
+
+    __slots__ = ("_armed", "_loop", "_used", "spent")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._used = 0
+        self._armed = False
+        self.spent = False
+
+    def take(self, size: int) -> None:
+        self._used += size
+        self.spent = self._used >= ROUND_BYTES
+        if not self._armed:
+            self._armed = True
+            self._loop.call_soon(self._renew)
+
+    def _renew(self) -> None:
+        self._used = 0
+        self._armed = self.spent = False
 
 
 class _Direction:
@@ -42,6 +66,7 @@ class _Direction:
         "pending",
         "recv_into",
         "send",
+        "share",
         "sink",
         "sink_fd",
         "source",
@@ -51,6 +76,7 @@ class _Direction:
 
     def __init__(self, splice: Splice, source: socket.socket, sink: socket.socket) -> None:
         self.splice = splice
+        self.share = splice.share
         self.source = source
         self.sink = sink
         self.source_fd = source.fileno()
@@ -64,6 +90,8 @@ class _Direction:
         self._in_pipe = 0
 
     def on_readable(self) -> None:
+        if self.share.spent:
+            return
         try:
             size = self.recv_into(_BUFFER)
         except BlockingIOError:
@@ -90,8 +118,10 @@ class _Direction:
             self.splice.loop.add_writer(self.sink_fd, self._on_writable)
         elif gone:
             self._end()
-        elif size >= _LARGE_PIECE and self.count >= _BULK_BYTES:
-            self._to_kernel()
+        elif size >= _LARGE_PIECE:
+            self.share.take(size)
+            if self.count >= _BULK_BYTES:
+                self._to_kernel()
 
     def _on_writable(self) -> None:
         try:
@@ -120,7 +150,7 @@ class _Direction:
         self.splice.loop.add_reader(self.source_fd, self._on_bulk)
 
     def _on_bulk(self) -> None:
-        if self._pipe is None:
+        if self._pipe is None or self.share.spent:
             return
         try:
             size = os.splice(self.source_fd, self._pipe[1], _PIPE_BYTES, flags=_SPLICE_FLAGS)
@@ -134,6 +164,7 @@ class _Direction:
             return
         gone = self.source.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # as above
         self.count += size
+        self.share.take(size)
         self._in_pipe = size
         if self._drain():
             if gone:
@@ -181,7 +212,7 @@ class Splice:
     on_done is called once, after both sockets are closed.
     """
 
-    __slots__ = ("_on_done", "down", "loop", "open", "up")
+    __slots__ = ("_on_done", "down", "loop", "open", "share", "up")
 
     def __init__(
         self,
@@ -189,8 +220,11 @@ class Splice:
         client: socket.socket,
         upstream: socket.socket,
         on_done: Callable[[], None],
+        *,
+        share: Share,
     ) -> None:
         self.loop = loop
+        self.share = share
         self.up = _Direction(self, client, upstream)
         self.down = _Direction(self, upstream, client)
         self._on_done = on_done

@@ -1,0 +1,310 @@
+"""Many cells on one broker: memory, and whether one cell's flood is felt in the others: `python bench/egress_scale.py`.
+
+Opens CELLS network namespaces with CONNECTIONS tunnelled connections each (5,000 in all by default) to an echo server on
+loopback, then measures the round trip of single small messages of other cells while one cell is quiet, and while it floods: bulk
+in both directions, refused connections and refused names as fast as it can.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import resource
+import select
+import socket
+import statistics
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src"))
+
+import subprocess
+
+from saggar.egress.listeners import plan
+from saggar.policy.model import EgressRule
+from saggar.testing import client_hello
+
+NAME = "api.allowed.test"
+ELSEWHERE = "203.0.113.9"
+ROOT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src")
+
+#: one process in a new user namespace, one child for each network namespace in it
+HOLDER = r"""
+import array, ctypes, json, os, socket, struct, sys
+control = socket.socket(fileno=int(sys.argv[1])); specs = json.loads(sys.argv[2])
+libc = ctypes.CDLL(None, use_errno=True)
+def ask(request):
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as n:
+        n.send(request); n.recv(4096)
+def cell(index):
+    assert not libc.unshare(0x40000000)
+    lo = 1
+    ask(struct.pack("=IHHIIBBHiII", 32, 16, 5, 1, 0, 0, 0, 0, lo, 1, 1))
+    for family in (socket.AF_INET, socket.AF_INET6):
+        ask(struct.pack("=IHHIIBBBBBBBBIHHi", 36, 24, 0x605, 2, 0, family, 0, 0, 0, 255, 3, 254, 2, 0, 8, 4, lo))
+    found = []
+    for spec in specs:
+        if spec["kind"] == "packet":
+            s = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
+            program = array.array("B", bytes.fromhex(spec["filter"]))
+            s.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", len(program) // 8, program.buffer_info()[0]))
+            s.bind(("lo", 3))
+        else:
+            v6 = ":" in spec["address"]
+            s = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_STREAM if spec["kind"] == "tcp" else socket.SOCK_DGRAM)
+            if v6: s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            s.bind((spec["address"], spec["port"]))
+            if spec["kind"] == "tcp": s.listen(1024)
+        found.append(s)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    socket.send_fds(control, [str(index).encode()], [s.fileno() for s in found] + [theirs.fileno()])
+    for s in found: s.close()
+    theirs.close(); control.close()
+    while data := ours.recv(4096):
+        kind, address, port = json.loads(data)
+        s = socket.socket(socket.AF_INET, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM)
+        s.settimeout(20); s.connect((address, port)); s.setblocking(True)
+        if kind == "tcp": s.setsockopt(6, 1, 1)
+        socket.send_fds(ours, [b"k"], [s.fileno()]); s.close()
+    os._exit(0)
+for index in range(int(sys.argv[3])):
+    if not os.fork(): cell(index)
+control.recv(1)
+"""
+
+
+def echo(sock, nice=0):
+    """The upstream: gives back what it gets, on a uvloop of its own."""
+    os.nice(nice)
+    import asyncio
+
+    import uvloop
+
+    class Echo(asyncio.Protocol):
+        def connection_made(self, transport):
+            self.transport = transport
+
+        def data_received(self, data):
+            self.transport.write(data)
+
+        def pause_writing(self):
+            self.transport.pause_reading()
+
+        def resume_writing(self):
+            self.transport.resume_reading()
+
+    async def main():
+        await asyncio.get_running_loop().create_server(Echo, sock=sock, backlog=4096)
+        await asyncio.Event().wait()
+
+    uvloop.run(main())
+
+
+class Fleet:
+    def __init__(self, cells, port, loud_port, directory):
+        """loud_port: of the upstream that the first cell has to itself."""
+        rules = [EgressRule(id="r", host=NAME, connect_to=("127.0.0.1", port))]
+        specs = plan(rules)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        argv = [
+            "unshare",
+            "--user",
+            "--map-root-user",
+            sys.executable,
+            "-I",
+            "-c",
+            HOLDER,
+            str(theirs.fileno()),
+            json.dumps(specs),
+        ]
+        self.holder = subprocess.Popen([*argv, str(cells)], pass_fds=[theirs.fileno()])
+        theirs.close()
+        self._holder_end = ours
+        self.control, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        boot = f"import sys; sys.path.insert(0, {ROOT!r}); from saggar.egress.broker_host import main; main()"
+        self.broker = subprocess.Popen(
+            [sys.executable, "-I", "-c", boot, str(child.fileno())], pass_fds=[child.fileno()]
+        )
+        child.close()
+        self.agents = {}
+        memfd, loud = self.memfd(rules), self.memfd([rules[0].replace(connect_to=("127.0.0.1", loud_port))])
+        for _ in range(cells):
+            data, fds, _, _ = socket.recv_fds(ours, 16, 253)
+            agent = fds.pop()
+            self.agents[int(data)] = socket.socket(fileno=agent)
+            add = {
+                "op": "add",
+                "cell": data.decode(),
+                "task": "t",
+                "audit": f"{directory}/{int(data)}.jsonl",
+                "listeners": specs,
+            }
+            socket.send_fds(self.control, [json.dumps(add).encode()], [memfd if int(data) else loud, *fds])
+            for fd in fds:
+                os.close(fd)
+        added = 0
+        while added < cells:
+            added += json.loads(self.control.recv(65536))["event"] == "added"
+
+    @staticmethod
+    def memfd(rules):
+        fd = os.memfd_create("rules")
+        os.write(fd, json.dumps({"egress": {"allow": [r.to_json() for r in rules]}}).encode())
+        return fd
+
+    def connect(self, cell, port=443, kind="tcp", address=ELSEWHERE):
+        self.agents[cell].send(json.dumps([kind, address, port]).encode())
+        _, fds, _, _ = socket.recv_fds(self.agents[cell], 16, 1)
+        return socket.socket(fileno=fds[0])
+
+    def tunnel(self, cell, hello):
+        sock = self.connect(cell)
+        sock.sendall(hello)
+        got = b""
+        while len(got) < len(hello):
+            got += sock.recv(65536)
+        return sock
+
+    def close(self):
+        for process in (self.broker, self.holder):
+            process.kill()
+            process.wait()
+
+
+def flood(fds, bulk, until):
+    """Runs in a process of its own: bulk on every socket of `fds`, both ways."""
+    os.nice(10)
+    socks = [socket.socket(fileno=fd) for fd in fds]
+    for s in socks:
+        s.setblocking(False)
+    data = b"x" * bulk
+    poll = select.epoll()
+    for s in socks:
+        poll.register(s, select.EPOLLIN | select.EPOLLOUT)
+    by_fd = {s.fileno(): s for s in socks}
+    while time.monotonic() < until:
+        for fd, events in poll.poll(0.1):
+            with contextlib.suppress(BlockingIOError):
+                if events & select.EPOLLIN:
+                    by_fd[fd].recv(1 << 20)
+            with contextlib.suppress(BlockingIOError):
+                if events & select.EPOLLOUT:
+                    by_fd[fd].send(data)
+
+
+def knock(agent_fd, until):
+    """Runs in a process of its own: refused connections, and refused names, one after the other."""
+    os.nice(10)
+    agent = socket.socket(fileno=agent_fd)
+    hello = client_hello.hello(b"evil.test")
+    query = b"\0\1\1\0\0\1\0\0\0\0\0\0\4evil\4test\0\0\1\0\1"
+    agent.send(json.dumps(["udp", "198.19.255.53", 53]).encode())
+    dns = socket.socket(fileno=socket.recv_fds(agent, 16, 1)[1][0])
+    while time.monotonic() < until:
+        agent.send(json.dumps(["tcp", ELSEWHERE, 443]).encode())
+        with socket.socket(fileno=socket.recv_fds(agent, 16, 1)[1][0]) as s:
+            s.sendall(hello)
+            s.recv(100)
+        for _ in range(8):
+            dns.send(query)
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(8):
+                dns.recv(512, socket.MSG_DONTWAIT)
+
+
+def round_trips(socks, seconds):
+    """Milliseconds of single round trips over `socks` in turn, with a pause: an ordinary cell is not a flood either."""
+    found = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for s in socks:
+            started = time.perf_counter()
+            s.sendall(b"ping")
+            s.recv(100)
+            found.append((time.perf_counter() - started) * 1e3)
+            time.sleep(0.001)
+    return sorted(found)
+
+
+def rss_mb(pid):
+    with open(f"/proc/{pid}/statm", encoding="ascii") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def at(values, share):
+    return values[min(len(values) - 1, int(len(values) * share))]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--cells", type=int, default=200)
+    parser.add_argument("--connections", type=int, default=25, help="in each cell")
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    context = multiprocessing.get_context("fork")
+    servers = [socket.create_server(("127.0.0.1", 0), backlog=4096) for _ in range(2)]
+    upstreams = [context.Process(target=echo, args=(s, 10 * i), daemon=True) for i, s in enumerate(servers)]
+    for upstream in upstreams:
+        upstream.start()
+    with tempfile.TemporaryDirectory(prefix="saggar-scale-") as directory:
+        fleet = Fleet(options.cells, *(s.getsockname()[1] for s in servers), directory)
+        try:
+            result = run(fleet, options, context)
+        finally:
+            fleet.close()
+            for upstream in upstreams:
+                upstream.kill()
+    print(json.dumps(result, indent=2))
+
+
+def run(fleet, options, context):
+    hello = client_hello.hello(NAME.encode())
+    empty = rss_mb(fleet.broker.pid)
+    started = time.perf_counter()
+    held = [fleet.tunnel(cell, hello) for _ in range(options.connections) for cell in fleet.agents]
+    opening = time.perf_counter() - started
+    for s in held:
+        s.sendall(b"ping")
+    alive = sum(s.recv(100) == b"ping" for s in held)
+    sampled = [fleet.tunnel(cell, hello) for cell in list(fleet.agents)[1:9]]
+    flooding = [fleet.tunnel(0, hello) for _ in range(16)]
+    quiet, loud = [], []
+    for _ in range(options.rounds):
+        quiet.append(round_trips(sampled, options.seconds))
+        until = time.monotonic() + options.seconds + 0.5
+        # niced: what is looked at is the broker's fairness, not the scheduler's between client processes
+        workers = [
+            context.Process(target=flood, args=([s.fileno() for s in flooding], 65536, until)),
+            context.Process(target=knock, args=(fleet.agents[0].fileno(), until)),
+        ]
+        for w in workers:
+            w.start()
+        time.sleep(0.3)
+        loud.append(round_trips(sampled, options.seconds))
+        for w in workers:
+            w.join()
+    p99 = statistics.median(at(q, 0.99) for q in quiet), statistics.median(at(q, 0.99) for q in loud)
+    return {
+        "cells": options.cells,
+        "connections_open": len(held),
+        "connections_alive": alive,
+        "opened_per_s": len(held) / opening,
+        "broker_rss_empty_mb": empty,
+        "broker_rss_mb": rss_mb(fleet.broker.pid),
+        "others_p50_quiet_ms": statistics.median(at(q, 0.5) for q in quiet),
+        "others_p50_flood_ms": statistics.median(at(q, 0.5) for q in loud),
+        "others_p99_quiet_ms": p99[0],
+        "others_p99_flood_ms": p99[1],
+        "others_p99_ratio": p99[1] / p99[0],
+    }
+
+
+if __name__ == "__main__":
+    main()
