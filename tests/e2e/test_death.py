@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from saggar.isolation.state_host import State
+
 SRC = str(Path(__file__).resolve().parents[2] / "src")
 ROUNDS = 100
 
@@ -127,7 +129,8 @@ def test_the_next_start_knows_the_dead(place):
     assert place.start("run", "--", "true").wait(timeout=20) == 0
 
     def cause():
-        return json.loads((place.state / "runs" / dead / "meta.json").read_text()).get("cause")
+        run = State(str(place.state)).open_run(dead)
+        return run.meta().get("cause")
 
     assert wait_for(cause) == "supervisor_died"
 

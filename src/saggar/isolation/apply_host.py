@@ -11,19 +11,18 @@ I5  No set-user-ID or set-group-ID bit, no extended attribute, no special file a
 
 from __future__ import annotations
 
-import errno
 import os
 from hashlib import sha256
 
 from saggar.core.errors import UsageError
 from saggar.isolation.apply_check import CONFLICTS, Refusal, Since, below, check, select
+from saggar.isolation.apply_journal_host import Journal, temporary_name
 from saggar.isolation.changes import DIRECTORY, FILE, MODE, SYMLINK, Change, Node, allowed_mode
 from saggar.isolation.discard_host import remove_tree
 from saggar.isolation.layer_host import MAX_DEPTH, Layer, copy_data, node_of, open_layer, open_node
 from saggar.isolation.place_host import Raced, Trail, exchange, move_new, place_file
 from saggar.isolation.protected import protected
 from saggar.isolation.shown import shown
-from saggar.isolation.state_host import write_file
 from saggar.isolation.workspace_host import boot_id
 from saggar.isolation.workspace_scan_host import read_snapshot
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-JOURNAL = "applying"
 #: names in one audit record; the digest covers all
 _NAMED = 100
 
@@ -91,7 +89,7 @@ class Apply:
         self.overwrite = overwrite
         self.patterns = tuple(meta.get("protected", ()))
         self._token = os.urandom(4).hex()
-        self._journal = _Journal(run.fd)
+        self._journal = Journal(run.fd)
         self.since = Since(
             int(meta.get("started_ns", "0")), read_snapshot(run.fd), self._journal.absent, self._journal.relinked
         )
@@ -406,11 +404,6 @@ def _turn(change: Change) -> int:
     return 2 if b"refs" in parts or parts[-1] == b"packed-refs" else 3
 
 
-def temporary_name(token: str, number: int) -> bytes:
-    """The name that the `number`th change of an apply has for a moment."""
-    return f".saggar-{token}-{number}".encode()
-
-
 def _digest(paths: list[bytes], apply: Apply) -> dict[str, object]:
     return {
         "count": len(paths),
@@ -432,81 +425,9 @@ def _without(changes: list[Change], refused: list[Refusal]) -> list[Change]:
     return kept
 
 
-class _Journal:
-    """What an apply is about to do, in the run's directory: paths found absent, the temporary names it will use, and the
-    files with several names that it takes one from."""
-
-    __slots__ = ("_run_fd", "_temporary", "absent", "relinked")
-
-    def __init__(self, run_fd: int) -> None:
-        self._run_fd = run_fd
-        self._temporary: list[bytes] = []
-        absent = set()
-        relinked = set()
-        fields = self._read().split(b"\0")
-        for kind, path in zip(fields[::2], fields[1::2], strict=False):
-            if kind == b"absent":
-                absent.add(path)
-            elif kind == b"temporary":
-                self._temporary.append(path)
-            elif kind == b"relinked":
-                device, _, inode = path.partition(b":")
-                relinked.add((int(device), int(inode)))
-        self.absent = frozenset(absent)
-        self.relinked = frozenset(relinked)
-
-    def _read(self) -> bytes:
-        try:
-            fd = os.open(JOURNAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._run_fd)
-        except FileNotFoundError:
-            return b""
-        with open(fd, "rb") as file:
-            return file.read()
-
-    @property
-    def pending(self) -> bool:
-        """Whether temporary names may be left."""
-        return bool(self._temporary)
-
-    def begin(self, changes: list[Change], token: str, linked: set[tuple[int, int]]) -> None:
-        """Write down what may be left behind, before anything can be."""
-        for number, change in enumerate(changes):
-            above, slash, _ = change.path.rpartition(b"/")
-            self._temporary.append(above + slash + temporary_name(token, number))
-        self.absent |= {c.path for c in changes if c.before is None}
-        self.relinked |= linked
-        self._save()
-
-    def _save(self) -> None:
-        absent = b"".join(b"absent\0" + p + b"\0" for p in sorted(self.absent))
-        temporary = b"".join(b"temporary\0" + p + b"\0" for p in self._temporary)
-        relinked = b"".join(b"relinked\0%d:%d\0" % pair for pair in sorted(self.relinked))
-        write_file(JOURNAL, absent + temporary + relinked, self._run_fd)
-
-    def clean(self, host_fd: int) -> None:
-        """Remove what a killed apply left under its temporary names."""
-        if not self._temporary:
-            return
-        trail = Trail(host_fd, lambda _path: None)
-        try:
-            for path in self._temporary:
-                above, slash, name = path.rpartition(b"/")
-                try:
-                    remove_tree(os.fsdecode(name), trail.directory(above + slash))
-                except (FileNotFoundError, NotADirectoryError, Raced):
-                    continue
-                except OSError as e:
-                    if e.errno not in (errno.ELOOP, errno.EXDEV):
-                        raise
-        finally:
-            trail.close()
-        self._temporary = []
-        self._save()
-
-
 def clean_up(run: RunDir) -> None:
     """Remove what a killed apply of `run` left in the workspace; for before the run is discarded."""
-    journal = _Journal(run.fd)
+    journal = Journal(run.fd)
     if not journal.pending:
         return
     try:

@@ -171,9 +171,10 @@ def test_meta_survives_odd_strings_and_damage(state):
     run = state.new_run()
     run.update(argv=["a\udcff", "b"])
     assert state.open_run(run.id).meta()["argv"] == ["a\\udcff", "b"]
-    with open(f"{run.path}/meta.json", "w") as file:
-        file.write('{"argv":')
-    assert state.open_run(run.id).meta() == {}
+    with open(f"{run.path}/meta.jsonl", "a") as file:
+        file.write('\n{"argv":')
+    run.update(cause="exit")
+    assert state.open_run(run.id).meta() == {"argv": ["a\\udcff", "b"], "cause": "exit"}
 
 
 def test_discard_needs_no_permission_and_no_short_path(state):
