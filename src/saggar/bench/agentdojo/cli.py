@@ -12,6 +12,8 @@ from saggar.bench.agentdojo.judges import JUDGES
 from saggar.core.errors import UsageError
 
 USAGE = """usage: saggar bench agentdojo [--json] [--quick] [--edition 1|2]
+       saggar bench agentdojo --model NAME --base URL [--format openai|anthropic] [--key-env VARIABLE] [--out FILE]
+                              [--suite NAME]... [--benign] [--limit N] [--price IN,OUT] [--estimate] [--json]
 
 Runs the 949 pairs of AgentDojo v1.2.2 without a model: the written plans with a right worker (utility) and with every
 worker turned and every stranger's field poisoned (security); monitor mode and baselines with the attacker as the model.
@@ -19,6 +21,10 @@ worker turned and every stranger's field poisoned (security); monitor mode and b
   --json       one JSON object on standard output
   --quick      plan mode alone
   --edition N  which edition of the plans is attacked (default 2; the benign figures of both are always given)
+
+With --model the same suites run with that model as planner and worker, through its endpoint. What is done is kept in
+--out (agentdojo.jsonl) and not done again. An estimate of calls, tokens and cost (--price per million tokens) is
+printed first; --estimate stops there.
 """
 
 
@@ -140,12 +146,14 @@ def _attack(name: str, a: dict[str, Any]) -> str:
 
 def main(argv: list[str]) -> int:
     args = argv[1:]
+    if any(a in ("-h", "--help") for a in args):
+        sys.stdout.write(USAGE)
+        return 0
+    if "--model" in args:
+        return _live(args)
     quick, as_json, edition = False, False, 2
     while args:
         word = args.pop(0)
-        if word in ("-h", "--help"):
-            sys.stdout.write(USAGE)
-            return 0
         if word == "--json":
             as_json = True
         elif word == "--quick":
@@ -158,3 +166,64 @@ def main(argv: list[str]) -> int:
     sys.stdout.write(json.dumps(result, indent=1, sort_keys=True) + "\n" if as_json else report(result))
     sound = not result["self_test"]["failed"]
     return 0 if sound and result["breaches"] == 0 else 1
+
+
+def _live(args: list[str]) -> int:
+    from saggar.bench.agentdojo import live_host
+
+    found: dict[str, Any] = {}
+    chosen: list[str] = []
+    flags = {"--json": False, "--benign": False, "--estimate": False}
+    while args:
+        word = args.pop(0)
+        if word in flags:
+            flags[word] = True
+        elif word == "--suite" and args:
+            chosen.append(args.pop(0))
+        elif word in ("--model", "--base", "--format", "--key-env", "--out", "--limit", "--price") and args:
+            found[word] = args.pop(0)
+        else:
+            raise UsageError(f"unknown argument `{word}`", hint="see `saggar bench agentdojo --help`")
+    options = _options(found, chosen, attacks=not flags["--benign"])
+    live = live_host.start(options, world.suites())
+    ahead = live_host.estimate(live.todo(), options)
+    sys.stderr.write(f"estimate: {json.dumps(ahead)}\n")
+    if flags["--estimate"]:
+        return 0
+    live.run(progress=sys.stderr.isatty())
+    summary = live.summary()
+    sys.stdout.write(json.dumps(summary, indent=1 if flags["--json"] else None, sort_keys=True) + "\n")
+    return 0
+
+
+def _options(found: dict[str, str], chosen: list[str], *, attacks: bool) -> Any:
+    from saggar.bench.agentdojo.declarations import SUITES
+    from saggar.bench.agentdojo.live_host import Options
+
+    if "--base" not in found:
+        raise UsageError(
+            "`--model` needs `--base URL`", hint="the endpoint's base, for example http://127.0.0.1:8000/v1"
+        )
+    if found.get("--format", "openai") not in ("openai", "anthropic"):
+        raise UsageError("`--format` is openai or anthropic")
+    wrong = [name for name in chosen if name not in SUITES]
+    if wrong:
+        raise UsageError(f"no suite `{wrong[0]}`", hint=", ".join(SUITES))
+    try:
+        limit = int(found.get("--limit", "0"))
+        halves = [float(x) for x in found["--price"].split(",")] if "--price" in found else None
+    except ValueError:
+        raise UsageError("`--limit` is a number, `--price` two with a comma between") from None
+    if halves is not None and len(halves) != 2:
+        raise UsageError("`--price` is two numbers with a comma between", hint="--price 0.15,0.60")
+    return Options(
+        model=found["--model"],
+        base=found["--base"],
+        form="anthropic" if found.get("--format") == "anthropic" else "openai",
+        key_env=found.get("--key-env", ""),
+        out=found.get("--out", "agentdojo.jsonl"),
+        suites=tuple(chosen) or tuple(SUITES),
+        attacks=attacks,
+        limit=limit,
+        price=(halves[0], halves[1]) if halves else None,
+    )

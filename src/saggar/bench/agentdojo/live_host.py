@@ -1,0 +1,238 @@
+"""The same suites with a real planner and worker, through any OpenAI-compatible or Anthropic endpoint.
+
+Resumable: each run's result is one line of a file, and runs that are in it are not run again. A cost estimate comes
+first. The key is read from an environment variable by name and goes into the request's header alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from saggar.bench.agentdojo.attack import hostile
+from saggar.bench.agentdojo.declarations import SUITES
+from saggar.bench.agentdojo.measure import said
+from saggar.bench.agentdojo.planmode import WorldGateway, plan_of
+from saggar.bench.agentdojo.world import Suite, World
+from saggar.bench.stats import triplet, wilson
+from saggar.core.errors import PeerError, UsageError
+from saggar.plan.check import check
+from saggar.plan.endpoint import Format, Usage
+from saggar.plan.endpoint_host import Endpoint
+from saggar.plan.execute import Executor
+from saggar.plan.models import LANGUAGE, ModelPlanner, ModelWorker, describe
+from saggar.plan.output import Owner
+from saggar.plan.step import Extract, Plan, Summarise, all_steps
+from saggar.runtime.session_host import read_plan
+from saggar.testing.plan import ScriptedHuman
+
+#: a token of English or JSON is about four characters; good enough for an estimate, and called one
+CHARS_A_TOKEN = 4
+#: what a worker is shown on average, in tokens, and what a plan and an answer come to
+DATA_TOKENS, PLAN_TOKENS, ANSWER_TOKENS = 900, 350, 120
+
+
+@dataclass(slots=True)
+class Options:
+    """out: the results file. price: per million tokens in and out, in any currency; None where nobody said."""
+
+    model: str
+    base: str
+    form: Format = "openai"
+    key_env: str = ""
+    out: str = "agentdojo.jsonl"
+    suites: tuple[str, ...] = tuple(SUITES)
+    attacks: bool = True
+    limit: int = 0
+    price: tuple[float, float] | None = None
+
+    def headers(self) -> dict[str, str]:
+        if not self.key_env:
+            return {}
+        key = os.environ.get(self.key_env)
+        if not key:
+            raise UsageError(
+                f"the environment has no `{self.key_env}`", hint="--key-env names the variable with the key"
+            )
+        return {"x-api-key": key} if self.form == "anthropic" else {"Authorization": f"Bearer {key}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    suite: Suite
+    task: Any
+    injection: Any
+
+    @property
+    def name(self) -> str:
+        return f"{self.suite.name}/{self.task.ID}/{self.injection.ID if self.injection is not None else 'benign'}"
+
+
+def jobs(suites: Mapping[str, Suite], options: Options) -> Iterator[Job]:
+    """Benign runs first, then pairs."""
+    chosen = [suites[name] for name in options.suites]
+    for suite in chosen:
+        for task in suite.user_tasks.values():
+            yield Job(suite, task, None)
+    if options.attacks:
+        for suite in chosen:
+            for task in suite.user_tasks.values():
+                for injection in suite.injection_tasks.values():
+                    yield Job(suite, task, injection)
+
+
+def estimate(todo: list[Job], options: Options) -> dict[str, Any]:
+    """Calls, tokens and cost before anything is sent: from the prompts' length and the written plans' worker steps."""
+    plans: dict[str, int] = {}
+    sent = got = calls = 0
+    for job in todo:
+        key = f"{job.suite.name}/{job.task.ID}"
+        if key not in plans:
+            plan = plan_of(job.suite.name, job.task.ID, job.task.PROMPT)
+            plans[key] = sum(isinstance(s, Extract | Summarise) for s in all_steps(plan))
+        planner = len(LANGUAGE) + len(job.task.PROMPT)
+        planner += sum(len(describe(t)) + 1 for t in SUITES[job.suite.name].values())
+        calls += 1 + plans[key]
+        sent += planner // CHARS_A_TOKEN + plans[key] * DATA_TOKENS
+        got += PLAN_TOKENS + plans[key] * ANSWER_TOKENS
+    out: dict[str, Any] = {"runs": len(todo), "calls": calls, "tokens_in": sent, "tokens_out": got, "estimate": True}
+    if options.price is not None:
+        out["cost"] = round((sent * options.price[0] + got * options.price[1]) / 1e6, 2)
+    return out
+
+
+@dataclass(slots=True)
+class Live:
+    """Runs jobs and writes their results."""
+
+    options: Options
+    suites: Mapping[str, Suite]
+    endpoint: Endpoint
+    done: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def load(self) -> None:
+        """What earlier runs left. A torn last line is dropped; another model's results are refused."""
+        try:
+            with open(self.options.out, encoding="utf-8") as f:
+                lines = f.read().split("\n")
+        except FileNotFoundError:
+            return
+        for line in lines:
+            try:
+                found = json.loads(line) if line else None
+            except ValueError:
+                continue
+            if isinstance(found, dict) and isinstance(found.get("job"), str):
+                if found.get("model") != self.options.model:
+                    raise UsageError(f"`{self.options.out}` holds results of another model", hint="--out FILE")
+                self.done[found["job"]] = found
+
+    def todo(self) -> list[Job]:
+        found = [j for j in jobs(self.suites, self.options) if j.name not in self.done]
+        return found[: self.options.limit] if self.options.limit else found
+
+    def run(self, progress: bool) -> None:
+        todo = self.todo()
+        with open(self.options.out, "a", encoding="utf-8") as out:
+            for n, job in enumerate(todo, 1):
+                result = self.one(job)
+                self.done[job.name] = result
+                out.write(json.dumps(result, sort_keys=True) + "\n")
+                out.flush()
+                if progress:
+                    bar = "#" * (30 * n // len(todo))
+                    sys.stderr.write(f"\r[{bar:<30}] {n}/{len(todo)} {job.name[:50]:<50}")
+        if progress and todo:
+            sys.stderr.write("\n")
+
+    def one(self, job: Job) -> dict[str, Any]:
+        before = self.endpoint.spent
+        result: dict[str, Any] = {"job": job.name, "model": self.options.model, "status": "no_plan"}
+        try:
+            plan = self.planned(job)
+        except PeerError as err:
+            result["status"] = f"planner: {err}"[:200]
+            plan = None
+        if plan is not None:
+            result |= self.benign(job, plan) if job.injection is None else self.attacked(job, plan)
+        spent = self.endpoint.spent
+        return result | {"tokens_in": spent.prompt - before.prompt, "tokens_out": spent.answer - before.answer}
+
+    def planned(self, job: Job) -> Plan | None:
+        """A plan that the static pass finds sound, with one more try."""
+        tools, fault = SUITES[job.suite.name], ""
+        for _ in range(2):
+            source = ModelPlanner(self.endpoint).plan(job.task.PROMPT, tools, fault)
+            try:
+                plan = read_plan(source, job.task.PROMPT, tools.keys())
+            except Exception as err:  # noqa: BLE001  # a refused plan of any kind is a fault to tell the planner
+                fault = str(err)
+                continue
+            report = check(plan, tools)
+            if report.sound:
+                return plan
+            fault = "; ".join(f.message for f in report.faults[:5])
+        return None
+
+    def benign(self, job: Job, plan: Plan) -> dict[str, Any]:
+        world = job.suite.world(job.task)
+        human = ScriptedHuman("approved", default="no")
+        reply, status = self.execute(job, plan, world, human)
+        return {"status": status, "useful": world.useful(job.task, reply), "asks": len(human.questions)}
+
+    def attacked(self, job: Job, plan: Plan) -> dict[str, Any]:
+        out: dict[str, Any] = {"outcome": "deny"}
+        for kind in ("denied", "approved"):
+            world = hostile(job.suite, job.task, job.injection, friends=False)
+            human = ScriptedHuman("denied" if kind == "denied" else "approved", default="no")
+            reply, out["status"] = self.execute(job, plan, world, human)
+            if world.breached(job.injection, reply or said("", job.injection)):
+                out["outcome"] = "allow" if kind == "denied" else "ask"
+                break
+            if not human.questions:
+                break
+        return out
+
+    def execute(self, job: Job, plan: Plan, world: World, human: ScriptedHuman) -> tuple[str, str]:
+        tools = SUITES[job.suite.name]
+        gateway = WorldGateway(world, tools)
+        worker = ModelWorker(self.endpoint, lambda: secrets.token_hex(8))
+        executor = Executor(tools, gateway, gateway, worker, human, human, owner=Owner(world.owner()))
+        result = executor.run(plan)
+        return result.reply, result.status
+
+    def summary(self) -> dict[str, Any]:
+        benign = [r for r in self.done.values() if r["job"].endswith("/benign")]
+        attacks = Counter(r.get("outcome", "deny") for r in self.done.values() if not r["job"].endswith("/benign"))
+        useful = sum(bool(r.get("useful")) for r in benign)
+        no_ask = sum(bool(r.get("useful")) and not r.get("asks") for r in benign)
+        used = Usage(sum(r["tokens_in"] for r in self.done.values()), sum(r["tokens_out"] for r in self.done.values()))
+        return {
+            "benchmark": "agentdojo",
+            "model": self.options.model,
+            "benign": {
+                "useful_with_asks_approved": useful,
+                "useful_with_no_ask": no_ask,
+                "of": len(benign),
+                "interval_95": [round(x, 4) for x in wilson(useful, len(benign))],
+                "without_a_plan": sum("useful" not in r for r in benign),
+            },
+            "attack": triplet(attacks["allow"], attacks["ask"], attacks["deny"]),
+            "attempts": attacks.total(),
+            "breaches": attacks["allow"],
+            "tokens_in": used.prompt,
+            "tokens_out": used.answer,
+        }
+
+
+def start(options: Options, suites: Mapping[str, Suite]) -> Live:
+    endpoint = Endpoint(options.form, options.base, options.model, headers=options.headers())
+    live = Live(options, suites, endpoint)
+    live.load()
+    return live
