@@ -34,6 +34,13 @@ MODULES = {
     "saggar.capability.rule_check": ["tests/unit/capability/test_rules.py"],
     "saggar.capability.builtin": ["tests/unit/capability/test_rules.py"],
     "saggar.capability.narrower": ["tests/unit/capability/test_constraint.py"],
+    "saggar.core.hostname": ["tests/unit/core/test_hostname.py"],
+    "saggar.core.idna": ["tests/unit/core/test_hostname.py"],
+    "saggar.audit.chain": ["tests/unit/audit/test_sink_host.py"],
+    "saggar.audit.verify": ["tests/unit/audit/test_verify.py", "tests/unit/audit/test_sink_host.py"],
+    "saggar.policy.rules": ["tests/unit/policy/test_load.py", "tests/unit/policy/test_flags.py"],
+    "saggar.policy.flags": ["tests/unit/policy/test_flags.py"],
+    "saggar.policy.values": ["tests/unit/policy/test_load.py", "tests/unit/policy/test_flags.py"],
 }
 
 #: (module, mutant as printed, why no test can notice)

@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import sys
+from fcntl import F_DUPFD_CLOEXEC, fcntl
 from signal import SIGKILL
 
 from saggar.core.errors import Unenforceable
@@ -121,10 +122,9 @@ def _spawn() -> SecretsProcess:
     control, control_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     broker, broker_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        # copies beyond any number that the child's 3 and 4 could clobber
-        high = [os.dup2(s.fileno(), 200 + i, inheritable=True) for i, s in enumerate((control_child, broker_child))]
+        # free numbers beyond the child's 3 and 4: a fixed one may be another's descriptor in a caller that has many
+        high = [fcntl(s.fileno(), F_DUPFD_CLOEXEC, 5) for s in (control_child, broker_child)]
         actions = [(os.POSIX_SPAWN_DUP2, high[0], 3), (os.POSIX_SPAWN_DUP2, high[1], 4)]
-        actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in high]  # type: ignore[misc]
         pid = os.posix_spawn(
             sys.executable, [sys.executable, "-I", "-c", _CODE, _ROOT, "3", "4"], {}, file_actions=actions
         )
