@@ -235,6 +235,12 @@ def rss_mb(pid):
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+def schedule_s(pid):
+    """(running, waiting for a CPU), in seconds: what of the delay is the host's."""
+    with open(f"/proc/{pid}/schedstat", encoding="ascii") as f:
+        return [int(v) / 1e9 for v in f.read().split()[:2]]
+
+
 def at(values, share):
     return values[min(len(values) - 1, int(len(values) * share))]
 
@@ -275,7 +281,7 @@ def run(fleet, options, context):
     alive = sum(s.recv(100) == b"ping" for s in held)
     sampled = [fleet.tunnel(cell, hello) for cell in list(fleet.agents)[1:9]]
     flooding = [fleet.tunnel(0, hello) for _ in range(16)]
-    quiet, loud = [], []
+    quiet, loud, waits = [], [], []
     for _ in range(options.rounds):
         quiet.append(round_trips(sampled, options.seconds))
         until = time.monotonic() + options.seconds + 0.5
@@ -287,7 +293,9 @@ def run(fleet, options, context):
         for w in workers:
             w.start()
         time.sleep(0.3)
+        before = schedule_s(fleet.broker.pid)
         loud.append(round_trips(sampled, options.seconds))
+        waits.append([(b - a) / options.seconds for a, b in zip(before, schedule_s(fleet.broker.pid), strict=True)])
         for w in workers:
             w.join()
     p99 = statistics.median(at(q, 0.99) for q in quiet), statistics.median(at(q, 0.99) for q in loud)
@@ -303,6 +311,8 @@ def run(fleet, options, context):
         "others_p99_quiet_ms": p99[0],
         "others_p99_flood_ms": p99[1],
         "others_p99_ratio": p99[1] / p99[0],
+        "broker_share_running": statistics.median(w[0] for w in waits),
+        "broker_share_waiting_for_cpu": statistics.median(w[1] for w in waits),
     }
 
 

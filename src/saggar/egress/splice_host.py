@@ -26,8 +26,8 @@ _BUFFER = memoryview(bytearray(256 * 1024))
 _BULK_BYTES = 4 * 1024 * 1024
 _LARGE_PIECE = 32 * 1024
 _PIPE_BYTES = 256 * 1024
-#: what one cell may move in one round of the event loop: 100 us of work, after which the other cells have their turn
-ROUND_BYTES = 256 * 1024
+#: what one cell may read and write in one round of the event loop: 100 us of work, then the other cells have their turn
+ROUND_BYTES = 512 * 1024
 _F_SETPIPE_SZ = 1031
 _SPLICE_FLAGS = 3  # SPLICE_F_MOVE | SPLICE_F_NONBLOCK
 
@@ -113,17 +113,20 @@ class _Direction:
             self.splice.abort()
             return
         if sent < size:
+            self.share.take(size + sent)
             self.pending = bytes(_BUFFER[sent:size])
             self.splice.loop.remove_reader(self.source_fd)
             self.splice.loop.add_writer(self.sink_fd, self._on_writable)
         elif gone:
             self._end()
         elif size >= _LARGE_PIECE:
-            self.share.take(size)
+            self.share.take(2 * size)
             if self.count >= _BULK_BYTES:
                 self._to_kernel()
 
     def _on_writable(self) -> None:
+        if self.share.spent:
+            return
         try:
             sent = self.send(self.pending)
         except BlockingIOError:
@@ -131,6 +134,7 @@ class _Direction:
         except OSError:
             self.splice.abort()
             return
+        self.share.take(sent)
         self.pending = self.pending[sent:]
         if not self.pending:
             self.splice.loop.remove_writer(self.sink_fd)
@@ -174,6 +178,8 @@ class _Direction:
         self.splice.loop.add_writer(self.sink_fd, self._on_bulk_writable)
 
     def _on_bulk_writable(self) -> None:
+        if self.share.spent:
+            return
         if self._drain() and self.splice.open:
             self.splice.loop.remove_writer(self.sink_fd)
             self.splice.loop.add_reader(self.source_fd, self._on_bulk)
@@ -184,7 +190,9 @@ class _Direction:
             return True
         try:
             while self._in_pipe:
-                self._in_pipe -= os.splice(self._pipe[0], self.sink_fd, self._in_pipe, flags=_SPLICE_FLAGS)
+                moved = os.splice(self._pipe[0], self.sink_fd, self._in_pipe, flags=_SPLICE_FLAGS)
+                self._in_pipe -= moved
+                self.share.take(moved)
         except BlockingIOError:
             return False
         except OSError:
