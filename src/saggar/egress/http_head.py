@@ -12,6 +12,7 @@ I5  Fields of the hop (RFC 9110, section 7.6.1) and fields by which a client ove
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from saggar.core.errors import ParseError
 from saggar.egress.destination import parse_authority
@@ -42,6 +43,8 @@ METHODS = frozenset(
 _TOKEN = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 #: a value: visible ASCII, space, tab and obs-text (RFC 9110, section 5.5)
 _VALUE = bytes([9, *range(0x20, 0x7F), *range(0x80, 0x100)])
+#: what a head consists of: values and line ends. No byte above 0x7e is in a name, so _lower sees to those
+_HEAD = _VALUE + b"\r\n"
 _TARGET = bytes(c for c in range(0x21, 0x7F) if c not in b'"#<>\\^`{|}')
 
 #: never forwarded in either direction
@@ -148,37 +151,54 @@ def find_end(data: bytes | bytearray, start: int = 0) -> int:
     return end + 4
 
 
-def _fields(lines: list[bytes]) -> Fields:
+def _lower(name: bytes) -> bytes:
+    """`name` in lower case; checked the first time, then remembered: the same forty names make up all traffic."""
+    known = _NAMES.get(name)
+    if known is None:
+        # an empty rest after deleting the allowed bytes is the fastest full match there is
+        if not name or name.translate(None, _TOKEN):
+            raise _bad("a field name is malformed")
+        known = name.lower()
+        if len(_NAMES) < _MAX_NAMES:
+            _NAMES[name] = known
+    return known
+
+
+_NAMES: dict[bytes, bytes] = {}
+_MAX_NAMES = 2048
+
+
+def _fields(lines: list[bytes]) -> tuple[Fields, dict[bytes, list[bytes]]]:
+    """(fields in order, values of those that say how the message is to be read)."""
     if len(lines) > MAX_FIELDS:
         raise _bad("the head has too many fields", "head_too_large")
     found: list[tuple[bytes, bytes]] = []
+    telling: dict[bytes, list[bytes]] = {}
     for line in lines:
         name, colon, value = line.partition(b":")
-        # an empty rest after deleting the allowed bytes is the fastest full match there is
-        if not colon or not name or name.translate(None, _TOKEN):
-            raise _bad("a field name is malformed")
+        if not colon:
+            raise _bad("a field has no colon")
+        lowered = _lower(name)
         value = value.strip(b" \t")
-        if value.translate(None, _VALUE):
-            raise _bad("a field value is malformed")
+        if lowered in _TELLING:
+            telling.setdefault(lowered, []).append(value)
         found.append((name, value))
-    return tuple(found)
+    return tuple(found), telling
+
+
+_TELLING = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection", b"upgrade", b"expect"})
 
 
 def _lines(head: bytes) -> list[bytes]:
     if not head.endswith(b"\r\n\r\n"):
         raise _bad("the head is not complete")
+    if head.translate(None, _HEAD):
+        raise _bad("the head holds a control byte")
     lines = head[:-4].split(b"\r\n")
-    for line in lines:
-        if b"\n" in line or b"\r" in line or b"\0" in line:
-            raise _bad("a line ends in something other than CRLF")
+    ends = len(lines) + 1
+    if head.count(b"\n") != ends or head.count(b"\r") != ends:
+        raise _bad("a line ends in something other than CRLF")
     return lines
-
-
-def _collect(fields: Fields) -> dict[bytes, list[bytes]]:
-    collected: dict[bytes, list[bytes]] = {}
-    for name, value in fields:
-        collected.setdefault(name.lower(), []).append(value)
-    return collected
 
 
 def _tokens(values: list[bytes]) -> set[bytes]:
@@ -214,6 +234,10 @@ def _version(word: bytes) -> int:
     raise _bad("the protocol version is not HTTP/1.1 or HTTP/1.0")
 
 
+#: one connection asks for one host again and again; what does not parse is not kept
+_authority = lru_cache(maxsize=512)(parse_authority)
+
+
 def parse_request(head: bytes, *, default_port: int = 80) -> RequestHead:
     """Read one complete request head (through its blank line). default_port: of a Host field without one.
 
@@ -229,8 +253,7 @@ def parse_request(head: bytes, *, default_port: int = 80) -> RequestHead:
         raise _bad("the method is malformed")
     if method.decode() not in METHODS:
         raise _bad("the method is not served", "method_refused")
-    fields = _fields(lines[1:])
-    collected = _collect(fields)
+    fields, collected = _fields(lines[1:])
     hosts = collected.get(b"host", [])
     if len(hosts) != 1:
         raise _bad("the request has no Host field, or two")
@@ -294,8 +317,7 @@ def parse_response(head: bytes, method: str) -> ResponseHead:
         phrase = words[2] if len(words) == 3 else b""
         if phrase.translate(None, _VALUE):
             raise _bad("the reason phrase is malformed")
-        fields = _fields(lines[1:])
-        collected = _collect(fields)
+        fields, collected = _fields(lines[1:])
         body = _framing(collected, version)
     except ParseError as e:
         raise _bad(str(e), "bad_response") from None
