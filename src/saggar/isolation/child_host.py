@@ -1,6 +1,7 @@
 """The forked child of one run: from a copy of the launcher to bubblewrap, in one straight line, with no way back.
 
-I1  Nothing of the command's runs before every step has succeeded; a failing step ends the child with its name and errno.
+I1  Nothing of the command's runs before every step has succeeded and the launcher has said that the limits hold; a failing step ends
+    the child with its name and errno.
 I2  A root caller's cell gives up root before it mounts, listens or executes anything; its host ids are of the range that
     `workspace_host.HOST_IDS` begins, so the files it meets, it meets as a stranger.
 I3  Sockets of the cell are born in its network namespace and leave it to the supervisor alone.
@@ -59,6 +60,25 @@ class Step:
         self.control = control
 
 
+class Birth:
+    """What a child must know to be born, and what a spare must share with the request that claims it. ids: of a root caller's cell
+    (see `make_ids`), else None; uid, gid: its user inside; listeners: the plan; limits, disk_on_host: what its limits are opened with."""
+
+    __slots__ = ("disk_on_host", "gid", "ids", "limits", "listeners", "uid")
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.ids: tuple[int, ...] | None = None if request["ids"] is None else tuple(request["ids"])
+        self.uid, self.gid = request["user"]
+        self.listeners: list[dict[str, Any]] = request["listeners"]
+        self.limits: dict[str, Any] = request["limits"]
+        self.disk_on_host: bool = request["disk_on_host"]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Birth) and all(getattr(self, s) == getattr(other, s) for s in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]  # compared, never a key
+
+
 class Ids:
     """How a root caller's cell is mapped. owners: descriptor of a user namespace that shifts every owner into the cells' range, for
     idmapped mounts; own: of the one that the child joins, in which the cell's user has its number inside and every other id of the range has a number."""
@@ -70,19 +90,22 @@ class Ids:
         self.own = own
 
 
-def run(  # noqa: PLR0917  # one caller, in the launcher
-    request: dict[str, Any],
-    fds: Sequence[int],
-    control: wire.Socket,
-    status_fd: int,
-    launcher_pid: int,
-    limits: Any,
-    ids: Ids | None,
-) -> NoReturn:
-    """Become the cell of `request` (see `saggar.isolation.launcher_host`). Never returns."""
-    step = Step(control)
+def run(channel: wire.Socket, launcher_pid: int, birth: Birth, ids: Ids | None) -> NoReturn:
+    """Be born, wait for the request (see `saggar.isolation.launcher_host`), become its cell. Never returns.
+
+    Between birth and request the child is a spare: its namespaces are its own, nobody has used them, and it holds nothing of any run.
+    """
+    step = Step(channel)
+    request: dict[str, Any] = {"id": ""}
     try:
-        _run(request, fds, control, status_fd, launcher_pid, limits, ids, step)
+        _close_but(channel.fileno(), -1 if ids is None else ids.own)
+        sockets, left_out = _be_born(birth, ids, launcher_pid, step)
+        received, fds = wire.receive(channel)
+        if received is None:
+            # the launcher is gone, or has no use for us
+            os._exit(0)
+        request = received
+        _become(request, fds, sockets, left_out, launcher_pid, step)
     except BaseException as error:  # noqa: BLE001  # whatever it was, this process must not run on as a second launcher
         report = {
             "event": "failed",
@@ -101,55 +124,73 @@ def run(  # noqa: PLR0917  # one caller, in the launcher
     os._exit(125)
 
 
-def _run(  # noqa: PLR0917  # one caller, above
-    request: dict[str, Any],
-    fds: Sequence[int],
-    control: wire.Socket,
-    status_fd: int,
-    launcher_pid: int,
-    limits: Any,
-    ids: Ids | None,
-    step: Step,
-) -> None:
+def _close_but(*kept: int) -> None:
+    """Everything of the launcher's but the streams and these. By the list, since closing a range number by number may take 10 ms."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd not in kept:
+            try:
+                os.close(fd)
+            except OSError:
+                # the descriptor that listed them
+                continue
+
+
+def _be_born(birth: Birth, ids: Ids | None, launcher_pid: int, step: Step) -> tuple[list[int], list[int]]:
+    """User and network namespace, every address, the listeners. Gives those, and the indexes of the ones left out."""
     sys_.die_with_parent(launcher_pid)
-    step.name = "limits"
-    if limits is not None:
-        limits.attach(os.getpid())
-    step.name = "session"
-    _enter_session(request, fds)
-    for number in range(3):
-        os.dup2(fds[number], number)
-    workspace_fds = [fds[i] for i in request["workspace_fds"]]
     step.name = "identity"
-    clones: list[int] = []
-    flags = sys_.CLONE_NEWNS | sys_.CLONE_NEWNET
+    flags = sys_.CLONE_NEWNET
     if ids is not None:
-        clones, workspace_fds = _clone_as_root(request, fds, workspace_fds, ids)
-        _become_stranger(ids, *request["user"])
+        _become_stranger(ids, birth.uid, birth.gid)
     else:
         flags |= sys_.CLONE_NEWUSER
     step.name = "namespaces"
     host = os.getuid(), os.getgid()
     sys_.unshare(flags)
     if ids is None:
-        _map(host, *request["user"])
+        _map(host, birth.uid, birth.gid)
     # a change of credentials, and a new user namespace is one: the kernel has forgotten the wish
     sys_.die_with_parent(launcher_pid)
     step.name = "network"
     ipv6 = own_every_address()
     step.name = "listeners"
-    sockets, left_out = open_listeners(request["listeners"], ipv6=ipv6)
+    return open_listeners(birth.listeners, ipv6=ipv6)
+
+
+def _become(  # noqa: PLR0917  # one caller, above
+    request: dict[str, Any],
+    fds: Sequence[int],
+    sockets: list[int],
+    left_out: list[int],
+    launcher_pid: int,
+    step: Step,
+) -> None:
+    step.name = "session"
+    # a launcher that died since would have taken us along; one that died before the wish was noted has another pid now
+    sys_.die_with_parent(launcher_pid)
+    _enter_session(request, fds)
+    for number in range(3):
+        os.dup2(fds[number], number)
+    workspace_fds = [fds[i] for i in request["workspace_fds"]]
+    step.name = "namespaces"
+    # as late as this: a spare's copy of the mount table would not know what the host mounted since
+    sys_.unshare(sys_.CLONE_NEWNS)
     step.name = "stage"
-    if ids is None:
-        clones = _clone(request)
+    clones = [fds[i] for i in request["clones"]] if request["ids"] is not None else _clone(request)
     place = _first_place(request["workspace"])
     scratch = _stage(request, clones, place)
     step.name = "workspace"
     mounted = mount_workspace(request["workspace"], workspace_fds, f"{place}/ws")
     sys_.mount(place, STAGE, "", sys_.MS_MOVE)
-    _report(request, control, scratch, mounted, sockets, left_out)
+    _report(request, step.control, scratch, mounted, sockets, left_out)
+    step.name = "limits"
+    # the launcher put us under the limits meanwhile, which may take an RCU grace period
+    word, _ = wire.receive(step.control)
+    if word is None:
+        os._exit(0)
     step.name = "exec"
-    _exec(request, status_fd, step)
+    _exec(request, fds[request["status_fd"]], step)
 
 
 def _report(  # noqa: PLR0917  # one caller, above
@@ -180,6 +221,7 @@ def _enter_session(request: dict[str, Any], fds: Sequence[int]) -> None:
 
 def _become_stranger(ids: Ids, uid: int, gid: int) -> None:
     sys_.setns(ids.own, sys_.CLONE_NEWUSER)
+    os.close(ids.own)
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     # root's own id is not mapped there, so this is no step down from uid 0 and the capabilities over the namespace stay
@@ -217,11 +259,16 @@ def _clone(request: dict[str, Any]) -> list[int]:
     return fds
 
 
-def _clone_as_root(
-    request: dict[str, Any], fds: Sequence[int], workspace_fds: list[int], ids: Ids
-) -> tuple[list[int], list[int]]:
-    grants = [clone_tree(fds[g["fd"]], ids.owners if g["owned"] else -1, read_only=True) for g in request["grants"]]
-    return grants, clone_layers(request["workspace"], workspace_fds, ids.owners)
+def clone_as_root(request: dict[str, Any], fds: list[int], ids: Ids) -> None:
+    """For a root caller's cell, in the launcher: replace what the request shows by detached mounts with the cells' owners."""
+    request["clones"] = []
+    for grant in request["grants"]:
+        fd = clone_tree(fds[grant["fd"]], ids.owners if grant["owned"] else -1, read_only=True)
+        request["clones"].append(len(fds))
+        fds.append(fd)
+    layers = clone_layers(request["workspace"], [fds[i] for i in request["workspace_fds"]], ids.owners)
+    request["workspace_fds"] = list(range(len(fds), len(fds) + len(layers)))
+    fds += layers
 
 
 def make_ids(base: int, count: int, uid: int, gid: int, inner_uid: int = UID, inner_gid: int = GID) -> Ids:  # noqa: PLR0917

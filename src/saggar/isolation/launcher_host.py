@@ -59,6 +59,7 @@ class _Cell:
         "report",
         "scratch",
         "seccomp",
+        "spare_next",
         "status",
         "status_buffer",
         "status_fd",
@@ -75,6 +76,7 @@ class _Cell:
         self.report: wire.Socket | None = None
         self.scratch = -1
         self.linger = False
+        self.spare_next: child_host.Birth | None = None
         self.init = 0
         self.init_fd = -1
         self.code: int | None = None
@@ -84,10 +86,60 @@ class _Cell:
         self.ended = False
 
 
+class _Spare:
+    """A child that was born and waits for its request, with its limits. It has never run anything."""
+
+    __slots__ = ("alive", "attached", "birth", "channel", "ids", "limits", "pid")
+
+    def __init__(
+        self, birth: child_host.Birth, pid: int, channel: wire.Socket, ids: child_host.Ids | None, limits: Limits
+    ) -> None:
+        self.birth = birth
+        self.pid = pid
+        self.channel = channel
+        self.ids = ids
+        self.limits = limits
+        self.alive = True
+        self.attached = False
+
+    def attach(self) -> None:
+        """Put the child under its limits. Moving a process between groups may wait for an RCU grace period (10 ms measured)."""
+        if not self.attached:
+            self.limits.attach(self.pid)
+            self.attached = True
+
+    def drop(self) -> None:
+        """End of file is the child's end."""
+        self.channel.close()
+        self.limits.close()
+
+
+def _under(limits: Limits, request: dict[str, Any]) -> None:
+    """What in the request depends on how the limits are held."""
+    request["seccomp"] = build_filter(os.uname().machine, uncounted=limits.uncounted, pinned=limits.pinned)
+    # a root caller's cells share a user namespace, where the kernel would count their tasks together
+    alone = request["ids"] is None
+    request["rlimits"] = [(kind, value, value) for kind, value in limits.rlimits(own_namespace=alone)]
+    if not alone:
+        request["command"] = limits.wrap(request["command"])
+
+
 class Launcher:
     """One loop over the control socket, the status pipes and the children."""
 
-    __slots__ = ("_cells", "_control", "_ids", "_lingering", "_parent", "_poll", "_stop", "_wake_r", "_wake_w")
+    __slots__ = (
+        "_born",
+        "_cells",
+        "_control",
+        "_ids",
+        "_lingering",
+        "_parent",
+        "_poll",
+        "_spare",
+        "_stop",
+        "_wake_r",
+        "_wake_w",
+    )
 
     def __init__(self, control: wire.Socket, parent: int) -> None:
         self._control = control
@@ -96,6 +148,8 @@ class Launcher:
         self._lingering: list[int] = []
         self._ids: dict[tuple[int, ...], child_host.Ids] = {}
         self._poll = poll()
+        self._spare: _Spare | None = None
+        self._born = 0
         self._stop = False
         self._wake_r, self._wake_w = os.pipe()
         for fd in (self._wake_r, self._wake_w):
@@ -200,60 +254,101 @@ class Launcher:
     # starting
 
     def _run(self, request: dict[str, Any], fds: list[int]) -> None:
-        limits = None
+        step = "identity"
+        spare = None
         try:
-            limits = self._hold(request)
-            ids = self._ids_of(request)
+            self._ids_of(child_host.Birth(request).ids)
+            step = "limits"
+            spare = self._take_spare(request)
+            _under(spare.limits, request)
+            step = "identity"
+            disk = self._disk_fd(request, fds)
+            if spare.ids is not None:
+                child_host.clone_as_root(request, fds, spare.ids)
         except (SaggarError, OSError) as error:
-            self._refuse(request, error, "limits" if limits is None else "identity")
-            if limits is not None:
-                limits.close()
-            for fd in fds:
-                os.close(fd)
+            self._refuse(request, error, step)
+            if spare is not None:
+                self._spare = spare
+            _close_all(fds)
             return
+        cell = self._adopt_spare(spare, request, fds)
+        if disk >= 0:
+            limits = spare.limits
+            (limits.watch_disk if request["workspace"]["mode"] == "copy-on-write" else limits.watch_growth)(disk)
+        self._send({"event": "started", "id": cell.id, "pid": cell.pid})
+        try:
+            spare.attach()
+            wire.send(spare.channel, {"op": "go"})
+        except OSError as error:
+            if spare.attached:
+                # it died before it was asked; why, it has said on the same socket
+                return
+            self._kill(cell, "infrastructure", {"step": "limits", "error": str(error)})
+
+    def _adopt_spare(self, spare: _Spare, request: dict[str, Any], fds: list[int]) -> _Cell:
+        """The request goes to the child, which is a cell from here on."""
         status_r, status_w = os.pipe()
-        report, theirs = wire.pair()
+        request["status_fd"] = len(fds)
+        fds.append(status_w)
+        os.set_blocking(status_r, False)
+        timeout = request["timeout_s"]
+        deadline = monotonic() + timeout if timeout is not None else float("inf")
+        cell = _Cell(request["id"], spare.pid, status_r, spare.limits, deadline)
+        cell.seccomp = digest(request["seccomp"])
+        cell.report = spare.channel
+        cell.linger = request["linger"]
+        cell.spare_next = child_host.Birth(request) if request["spare"] else None
+        self._cells[cell.id] = cell
+        self._poll.register(status_r, POLLIN | POLLHUP)
+        self._poll.register(spare.channel.fileno(), POLLIN | POLLHUP)
+        try:
+            wire.send(spare.channel, request, fds)
+        except OSError:
+            # see above
+            pass
+        _close_all(fds)
+        return cell
+
+    @staticmethod
+    def _disk_fd(request: dict[str, Any], fds: list[int]) -> int:
+        """What is to be watched of the host's disk: the layer, or the workspace that is written to itself."""
+        if not request["disk_on_host"]:
+            return -1
+        which = 1 if request["workspace"]["mode"] == "copy-on-write" else 0
+        return fcntl(fds[request["workspace_fds"][which]], F_DUPFD_CLOEXEC, 3)
+
+    def _take_spare(self, request: dict[str, Any]) -> _Spare:
+        birth = child_host.Birth(request)
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.birth == birth and spare.alive:
+            return spare
+        if spare is not None:
+            spare.drop()
+        return self._bear(birth)
+
+    def _bear(self, birth: child_host.Birth) -> _Spare:
+        """Fork a child, and open its limits while it makes its namespaces. Raises Unenforceable and OSError."""
+        ids = self._ids_of(birth.ids)
+        ours, theirs = wire.pair()
         me = os.getpid()
         pid = os.fork()
         if pid == 0:
             _signal.set_wakeup_fd(-1)
-            child_host.run(request, fds, theirs, status_w, me, limits, ids)
-        os.close(status_w)
+            child_host.run(theirs, me, birth, ids)
         theirs.close()
-        limits.follow(pid)
-        if request["disk_on_host"]:
-            if request["workspace"]["mode"] == "copy-on-write":
-                limits.watch_disk(fcntl(fds[request["workspace_fds"][1]], F_DUPFD_CLOEXEC, 3))
-            else:
-                limits.watch_growth(fcntl(fds[request["workspace_fds"][0]], F_DUPFD_CLOEXEC, 3))
-        for fd in fds:
-            os.close(fd)
-        os.set_blocking(status_r, False)
-        timeout = request["timeout_s"]
-        deadline = monotonic() + timeout if timeout is not None else float("inf")
-        cell = _Cell(request["id"], pid, status_r, limits, deadline)
-        cell.seccomp = digest(request["seccomp"])
-        cell.report = report
-        cell.linger = request["linger"]
-        self._cells[cell.id] = cell
-        self._poll.register(status_r, POLLIN | POLLHUP)
-        self._poll.register(report.fileno(), POLLIN | POLLHUP)
-        self._send({"event": "started", "id": cell.id, "pid": pid})
-
-    def _hold(self, request: dict[str, Any]) -> Limits:
-        """Open the limits, and what depends on how they are held."""
-        policy = LimitsPolicy(**request["limits"])
-        limits = Limits.open(
-            policy, request["id"], root=request["ids"] is not None, disk_on_host=request["disk_on_host"]
-        )
-        arch = os.uname().machine
-        request["seccomp"] = build_filter(arch, uncounted=limits.uncounted, pinned=limits.pinned)
-        # a root caller's cells share a user namespace, where the kernel would count their tasks together
-        alone = request["ids"] is None
-        request["rlimits"] = [(kind, value, value) for kind, value in limits.rlimits(own_namespace=alone)]
-        if not alone:
-            request["command"] = limits.wrap(request["command"])
-        return limits
+        self._born += 1
+        try:
+            # groups are named by who holds them, not by the run: a spare has none yet
+            limits = Limits.open(
+                LimitsPolicy(**birth.limits),
+                f"{me}-{self._born}",
+                root=birth.ids is not None,
+                disk_on_host=birth.disk_on_host,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        return _Spare(birth, pid, ours, ids, limits)
 
     def _refuse(self, request: dict[str, Any], error: Exception, step: str) -> None:
         self._send(
@@ -280,11 +375,9 @@ class Launcher:
             }
         )
 
-    def _ids_of(self, request: dict[str, Any]) -> child_host.Ids | None:
-        who = request["ids"]
-        if who is None:
+    def _ids_of(self, key: tuple[int, ...] | None) -> child_host.Ids | None:
+        if key is None:
             return None
-        key = tuple(who)
         if key not in self._ids:
             self._ids[key] = child_host.make_ids(*key)
         return self._ids[key]
@@ -323,6 +416,8 @@ class Launcher:
                 cell.report.close()
                 cell.report = None
                 return
+            # a child that failed to be born did not know whose it is
+            message["id"] = cell.id
             if message["event"] == "listening":
                 cell.scratch = fcntl(fds[0], F_DUPFD_CLOEXEC, 3)
                 cell.limits.add_tmpfs(cell.scratch)
@@ -413,6 +508,8 @@ class Launcher:
                 return
             cell = by_pid.get(pid)
             if cell is None:
+                if self._spare is not None and pid == self._spare.pid and not os.WIFSTOPPED(status):
+                    self._spare.alive = False
                 continue
             if os.WIFSTOPPED(status):
                 self._send({"event": "stopped", "id": cell.id, "signal": os.WSTOPSIG(status)})
@@ -464,6 +561,18 @@ class Launcher:
                     "made": bool(cell.init),
                 }
             )
+            self._prepare_next(cell.spare_next)
+
+    def _prepare_next(self, birth: child_host.Birth | None) -> None:
+        """Have one child wait for the next run of the same kind: most of a start is over before it is asked for."""
+        if birth is None or self._stop or self._spare is not None:
+            return
+        try:
+            self._spare = self._bear(birth)
+            self._spare.attach()
+        except (SaggarError, OSError):
+            # the next run is born when it is asked for, and says what is wrong
+            self._spare = None
 
     def _judge(self, cell: _Cell) -> None:
         """Whether a limit that the kernel holds ended the command, though nobody here did."""
@@ -481,6 +590,8 @@ class Launcher:
         except (KeyError, OSError):
             pass
         self._control.close()
+        if self._spare is not None:
+            self._spare.drop()
         while self._cells and monotonic() < until:
             for fd, _ in self._poll.poll(50):
                 if fd == self._wake_r:
@@ -507,6 +618,11 @@ def digest(program: bytes) -> str:
 
         _digests[program] = full(program)[:16]
     return _digests[program]
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _nothing(_number: int, _frame: object) -> None:

@@ -382,6 +382,7 @@ class Prepared:
             "user": self.inner_user,
             "terminal": terminal,
             "linger": self.options.linger,
+            "spare": not self.options.linger,
             "foreground": self.options.foreground,
             "shield": shield,
             "listeners": plan(self.policy.egress.allow),
