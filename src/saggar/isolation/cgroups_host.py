@@ -139,7 +139,8 @@ class Group:
         self.path = path
         self._lock = lock
         # opened now: the right to write is the opener's, and the child may have given it up
-        self._join = os.open(f"{path}/tasks", os.O_WRONLY | os.O_CLOEXEC) if version == 1 else -1
+        name = "tasks" if version == 1 else "cgroup.procs"
+        self._join = os.open(f"{path}/{name}", os.O_WRONLY | os.O_CLOEXEC)
 
     def set(self, name: str, value: int | str) -> None:
         write(f"{self.path}/{name}", str(value))
@@ -158,9 +159,9 @@ class Group:
         """Moves a process here, with all its threads; itself where it is single-threaded.
 
         Moving another process takes a lock of the whole machine: 15 to 20 ms from cold, seen on Linux 6.18; a thread
-        that moves itself through version 1's `tasks` does without it, 0.1 ms for three groups.
+        that moves itself through version 1's `tasks` does without it, 0.1 ms for three groups. Version 2 has no such file.
         """
-        if pid == os.getpid() and self._join >= 0:
+        if pid == os.getpid():
             os.write(self._join, b"0")
         else:
             self.set("cgroup.procs", pid)
@@ -169,8 +170,7 @@ class Group:
         """Kills what is left, removes the directory, drops the lock. False when something would not die."""
         gone = remove(self.path, self.version, deadline_s=deadline_s)
         os.close(self._lock)
-        if self._join >= 0:
-            os.close(self._join)
+        os.close(self._join)
         return gone
 
 

