@@ -97,6 +97,8 @@ class _Walk:
             raise
         except OSError as error:
             raise UsageError(f"the program `{program}` cannot be followed: {error.strerror}") from None
+        if os.path.basename(found) in _LEADERS:
+            self._companions()
         if not argv0:
             raise UsageError(
                 f"the program `{program}` leads to a place of the host that the cell does not show",
@@ -111,6 +113,24 @@ class _Walk:
             env=self._env,
             notes=tuple(self._notes),
         )
+
+    def _companions(self) -> None:
+        """A shell or `make` is run for the sake of what it starts: the installations that the caller's PATH leads to.
+
+        Only known layouts, never a single program: `_show` is told that this is not what the caller asked for.
+        """
+        for name in _INTERPRETERS:
+            found = self._search(name)
+            if not found:
+                continue
+            if self._system(found):  # /usr/local/go/bin
+                directory = os.path.dirname(found)
+                self._entries += [] if self._on_cell_path(directory) else [directory]
+                continue
+            try:
+                self._reach(found, name, trusted=False, depth=0, named=True)
+            except (UsageError, OSError) as error:
+                self._notes.append(f"`{name}` is not shown: {error}")
 
     def _search(self, name: str, skip: str = "") -> str:
         for directory in self._path:
@@ -201,12 +221,20 @@ class _Walk:
     def _visible(self, path: str) -> bool:
         if self._in_workspace(path) or any(_beneath(path, b) for b in (*self._shown, *self._binds)):
             return True
-        return any(_beneath(path, top) for top in rootfs.SYSTEM) or _beneath(path, "/etc/alternatives")
+        return self._system(path) or _beneath(path, "/etc/alternatives")
+
+    @staticmethod
+    def _system(path: str) -> bool:
+        return any(_beneath(path, top) for top in rootfs.SYSTEM)
 
     @staticmethod
     def _on_cell_path(directory: str) -> bool:
         return directory in rootfs.PATH.split(":") or os.path.realpath(directory) in rootfs.PATH.split(":")
 
+
+#: Commands that stand for others, and what they are likely to start.
+_LEADERS = ("ash", "bash", "dash", "env", "fish", "make", "nice", "sh", "time", "timeout", "xargs", "zsh")
+_INTERPRETERS = ("python3", "python", "node", "java", "cargo", "go", "ruby")
 
 _PROXIES = ("rustup", "mise", "asdf", "volta-shim", "snap", "corepack-shim")
 

@@ -140,7 +140,7 @@ def _rustup(base: str, cwd: str, env: Mapping[str, str]) -> tuple[str | None, st
     settings = _toml(f"{root}/settings.toml")
     wanted, source = _rust_wanted(settings, cwd, env)
     machine = f"{os.uname().machine}-unknown-linux-gnu"
-    triple = settings.get("default_host_triple", machine)
+    triple = settings[""].get("default_host_triple", machine)
     for name in (wanted, f"{wanted}-{triple}", f"{wanted}-{machine.replace('-gnu', '-musl')}"):
         path = f"{root}/toolchains/{name}/bin/{base}"
         if wanted and _plain(name) and os.access(path, os.X_OK):
@@ -153,19 +153,18 @@ def _rustup(base: str, cwd: str, env: Mapping[str, str]) -> tuple[str | None, st
     )
 
 
-def _rust_wanted(settings: dict[str, object], cwd: str, env: Mapping[str, str]) -> tuple[str, str]:
+def _rust_wanted(settings: dict[str, dict[str, str]], cwd: str, env: Mapping[str, str]) -> tuple[str, str]:
     if env.get("RUSTUP_TOOLCHAIN"):
         return env["RUSTUP_TOOLCHAIN"], "RUSTUP_TOOLCHAIN"
-    overrides = settings.get("overrides")
+    overrides = settings.get("overrides", {})
     for directory in _upwards(cwd):
-        if isinstance(overrides, dict) and isinstance(overrides.get(directory), str):
+        if directory in overrides:
             return overrides[directory], "a directory override"
         for file in ("rust-toolchain", "rust-toolchain.toml"):
             channel = _rust_channel(f"{directory}/{file}")
             if channel:
                 return channel, file
-    default = settings.get("default_toolchain")
-    return (default if isinstance(default, str) else ""), "the default"
+    return settings[""].get("default_toolchain", ""), "the default"
 
 
 def _rust_channel(path: str) -> str:
@@ -175,21 +174,24 @@ def _rust_channel(path: str) -> str:
     if "[" not in text and "\n" not in text:
         return text
     # `path = …` would let a project name a directory of the host
-    section = _toml(path).get("toolchain")
-    channel = section.get("channel") if isinstance(section, dict) else None
-    return channel if isinstance(channel, str) else ""
+    return _toml(path).get("toolchain", {}).get("channel", "")
 
 
-def _toml(path: str) -> dict[str, object]:
-    text = _text(path, 65536)
-    if not text:
-        return {}
-    import tomllib
-
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return {}
+def _toml(path: str) -> dict[str, dict[str, str]]:
+    """Section to key to string, of the plain `key = "value"` lines that rustup writes and reads; what else there is is left
+    out. tomllib would cost 20 ms of import."""
+    found: dict[str, dict[str, str]] = {"": {}}
+    section = found[""]
+    for line in _text(path, 65536).splitlines():
+        text = line.strip()
+        if text.startswith("[") and text.endswith("]"):
+            section = found.setdefault(text[1:-1].strip(), {})
+            continue
+        key, equals, value = text.partition("=")
+        quote = value.strip()[:1]
+        if equals and quote in ('"', "'"):
+            section[key.strip().strip("\"'")] = value.strip()[1:].partition(quote)[0]
+    return found
 
 
 def _upwards(directory: str) -> Iterator[str]:

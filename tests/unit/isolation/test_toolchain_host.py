@@ -346,3 +346,44 @@ def test_usr_local_go_is_only_a_path_entry(home: Home) -> None:
         pytest.skip("no Go in /usr/local/go on this host")
     found = home.resolve("go", path="/usr/local/go/bin:/usr/bin")
     assert (found.argv0, found.binds, found.path_entries) == ("/usr/local/go/bin/go", (), ("/usr/local/go/bin",))
+
+
+class TestShells:
+    """`saggar run -- bash` is run for what is typed into it."""
+
+    def test_the_interpreters_of_path_come_along(self, home: Home) -> None:
+        python = home.python(".pyenv/versions/3.11.7")
+        home.file(".pyenv/libexec/pyenv")
+        home.file(".pyenv/shims/python3", "#!/bin/sh\n")
+        home.file(".pyenv/version", "3.11.7", 0o644)
+        home.file(".nvm/versions/node/v20/bin/node")
+        home.dir(".nvm/versions/node/v20/lib/node_modules")
+        home.search = [".nvm/versions/node/v20/bin", ".pyenv/shims"]
+        found = home.resolve("sh")
+        node = f"{home.path}/.nvm/versions/node/v20"
+        assert set(found.binds) == {python, node}
+        assert set(found.path_entries) == {f"{python}/bin", f"{node}/bin"}
+        assert os.path.basename(found.argv0) == "sh"
+        assert home.resolve("ls").binds == ()
+
+    def test_a_single_program_does_not(self, home: Home) -> None:
+        home.file("bin/node")
+        home.search = ["bin"]
+        assert home.resolve("sh").binds == ()
+
+    def test_an_environment_that_is_active_does_when_it_is_the_workspaces(self, home: Home) -> None:
+        base = home.python(".pyenv/versions/3.11.7")
+        venv = home.venv("work/.venv", base)
+        home.search = ["work/.venv/bin"]
+        found = home.resolve("sh")
+        assert (found.binds, found.path_entries) == ((base,), (f"{venv}/bin",))
+
+    def test_what_is_too_broad_is_a_note(self, home: Home) -> None:
+        home.python("")
+        home.search = ["bin"]
+        found = home.resolve("sh")
+        assert found.binds == ()
+
+    def test_the_systems_own_need_nothing(self, home: Home) -> None:
+        found = home.resolve("sh")
+        assert (found.argv0, found.binds, found.path_entries) == ("sh", (), ())
