@@ -3,10 +3,10 @@ import stat
 
 import pytest
 
-from saggar.core.errors import UsageError
+from saggar.core.errors import Unenforceable, UsageError
 from saggar.isolation.state_host import open_state
-from saggar.isolation.workspace_host import HOST_IDS, prepare
-from saggar.policy.model import Policy, WorkspacePolicy
+from saggar.isolation.workspace_host import HOST_IDS, prepare, tmpfs_has_user_xattrs
+from saggar.policy.model import LimitsPolicy, Policy, WorkspacePolicy
 from saggar.testing.workspace_cell import caller_ids
 
 
@@ -92,6 +92,13 @@ def test_a_policy_file_of_the_workspace_is_known(state, workspace, place):
     open(f"{workspace}/conf/saggar.toml", "w").close()
     assert prepared(state, workspace, file=f"{workspace}/conf/saggar.toml")[0].plan["protect"] == "conf/saggar.toml"
     assert prepared(state, workspace, file=f"{place}/workspace2/saggar.toml")[0].plan["protect"] == ""
+
+
+@pytest.mark.skipif(tmpfs_has_user_xattrs(), reason="this kernel's tmpfs has user extended attributes")
+def test_an_enforced_disk_limit_needs_a_tmpfs_with_user_attributes(state, workspace):
+    policy = Policy(workspace=WorkspacePolicy(path=workspace), limits=LimitsPolicy(require="enforced"))
+    with pytest.raises(Unenforceable, match="tmpfs has no user extended attributes"):
+        prepare(policy, state.new_run(), state, caller=caller_ids(), env={}, cwd="/")
 
 
 def test_no_descriptor_is_left(state, workspace):
