@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Container
 from typing import Any
 
 from saggar.capability.gateway import Gateway
@@ -28,10 +28,10 @@ _PEER = struct.Struct("iII")
 class GatewaySocket:
     """Serves a gateway at `path` (mode 0600), or on sockets handed to `serve`, until `close`."""
 
-    def __init__(self, gateway: Gateway, path: str = "", *, uids: Iterable[int] | None = None) -> None:
+    def __init__(self, gateway: Gateway, path: str = "", *, uids: Container[int] | None = None) -> None:
         """uids: of workers; by default our own alone. Raises `OSError`."""
         self._gateway = gateway
-        self._uids = frozenset(uids) if uids is not None else frozenset({os.getuid()})
+        self._uids: Container[int] = uids if uids is not None else frozenset({os.getuid()})
         self._slots = threading.BoundedSemaphore(MAX_PEERS)
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
