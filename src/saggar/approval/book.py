@@ -39,7 +39,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """An approval with uses left. key: argument hash, template hash, or `task:` and the tool's name."""
+    """An approval with uses left. key: argument hash, template hash, or `task:` and the tool's name. reasons: those that
+    were on the card; a later call that asks for another reason was not approved."""
 
     question: str
     key: str
@@ -48,6 +49,7 @@ class Standing:
     expires: float
     reviewer: str
     reviewer_class: ReviewerClass
+    reasons: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,8 @@ class Book:
             if standing.key in keys and standing.uses > 0 and now < standing.expires:
                 if question.human_only and standing.reviewer_class != "human":
                     continue
-                return standing
+                if standing.reasons.issuperset(question.reasons):
+                    return standing
         return None
 
     def waiting(self) -> Iterator[Entry]:
@@ -156,7 +159,16 @@ class Book:
                 answer.scope, question.args_hash
             )
             self.standing.append(
-                Standing(question.id, key, answer.scope, left, now + life, answer.reviewer, answer.reviewer_class)
+                Standing(
+                    question.id,
+                    key,
+                    answer.scope,
+                    left,
+                    now + life,
+                    answer.reviewer,
+                    answer.reviewer_class,
+                    frozenset(question.reasons),
+                )
             )
 
     def _spend(self, ident: str) -> None:

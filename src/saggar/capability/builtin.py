@@ -16,7 +16,7 @@ from typing import Any
 
 from saggar.capability.constraint import All, AnyValue, Constraint, EachItem, Exact, Range
 from saggar.capability.grant import Grant
-from saggar.core.tool import LabelLike, Role, ToolDeclaration
+from saggar.core.tool import INTEGRITY, LabelLike, Role, ToolDeclaration
 
 AUTHORITY = "builtin.authority"
 READERS = "builtin.readers"
@@ -27,6 +27,8 @@ RULE_OF_TWO = "builtin.rule_of_two"
 BUILTIN_RULES = (AUTHORITY, READERS, DESTRUCTIVE, AMOUNT, TRIFECTA, RULE_OF_TWO)
 #: what no automatic reviewer may approve
 HUMAN_ONLY = frozenset({AMOUNT, TRIFECTA})
+#: whatever a label says that is none of these is untrusted
+TRUSTED = frozenset(INTEGRITY) - {"untrusted"}
 _IRREVERSIBLE = frozenset({"destructive", "pay"})
 _OUTWARD = frozenset({"egress", "pay"})
 _AUDIENCE: tuple[Role, Role] = ("recipient", "destination")
@@ -81,7 +83,7 @@ def outward(declaration: ToolDeclaration) -> bool:
 
 
 def _given(args: Mapping[str, Any], name: str) -> bool:
-    return args.get(name) not in (None, [], "")
+    return args.get(name) not in (None, [])
 
 
 def _authority(
@@ -99,7 +101,7 @@ def _authority(
         if label is None:
             if not bounded(limit):
                 yield Finding(AUTHORITY, "authority_unbounded", name)
-        elif label.integrity == "untrusted" and not _endorses(limit, read_only=not declaration.has_side_effect):
+        elif label.integrity not in TRUSTED and not _endorses(limit, read_only=not declaration.has_side_effect):
             yield Finding(AUTHORITY, "authority_untrusted", name)
 
 
@@ -166,5 +168,5 @@ def _mixed(
             private, untrusted = private or flow.private, untrusted or flow.untrusted
         else:
             private = private or label.readers is not None
-            untrusted = untrusted or label.integrity == "untrusted"
+            untrusted = untrusted or label.integrity not in TRUSTED
     return private, untrusted

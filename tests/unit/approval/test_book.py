@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -116,6 +117,14 @@ class TestUses:
         assert store.spend(ask("x"))
         store.clock[0] += 0.2
         assert store.spend(ask("x")) is None
+
+    def test_it_covers_the_reasons_that_were_shown(self, store):
+        q = ask()
+        store.ask(q)
+        store.answer("q1", yes(q, "task"))
+        assert store.spend(ask("x"))
+        other = replace(ask("y"), reasons=("effect_irreversible", "lethal_trifecta"))
+        assert store.spend(other) is None
 
     def test_a_machines_standing_approval_does_not_serve_a_question_for_people(self, store):
         q = ask()

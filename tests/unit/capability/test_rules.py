@@ -356,6 +356,7 @@ class TestAuthority:
             ("send:email[to={bob@acme.com, eve@acme.com}]", L("untrusted"), "authority_untrusted"),
             ("send:email[to=bob@acme.com]", L("untrusted"), ""),
             ("send:email[to=*]", L("untrusted"), "authority_untrusted"),
+            ("send:email[to=*]", L("something new"), "authority_untrusted"),
             ("send:email[to=*]", L("user"), ""),
             ("send:email[to=*]", L("directory"), ""),
             ("send:email[to=*]", L("system"), ""),
@@ -369,6 +370,10 @@ class TestAuthority:
         assert found(SEND, MAIL, "send:email[to=a@b.c, cc=*]", {"cc": L("untrusted")}) == []
         got = found(SEND, MAIL | {"cc": ["x@y.z"]}, "send:email[to=a@b.c, cc=*]", {"cc": L("untrusted")})
         assert [f.argument for f in got] == ["cc"]
+
+    def test_an_empty_text_is_a_value(self):
+        got = found(SEND, MAIL | {"to": ""}, "send:email[to=*]")
+        assert [f.argument for f in got] == ["to"]
 
     def test_each_item_of_a_list(self):
         args = MAIL | {"cc": ["x@y.z"]}
@@ -502,6 +507,7 @@ class TestTrifecta:
             (L("untrusted", frozenset({"bob@acme.com"})), L(), True),
             (L("untrusted"), L("user", frozenset({"bob@acme.com"})), True),
             (L(), L("untrusted", frozenset({"bob@acme.com"})), True),
+            (L("something new", frozenset({"bob@acme.com"})), L(), True),
             (L("untrusted"), L(), False),
             (L("user", frozenset({"bob@acme.com"})), L(), False),
         ],
