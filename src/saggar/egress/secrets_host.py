@@ -52,7 +52,7 @@ _SLOW = ("command", "vault", "keyring")
 class Held:
     """One credential of one cell."""
 
-    __slots__ = ("epoch", "facts", "host", "kind", "lock", "sources", "tokens", "version")
+    __slots__ = ("epoch", "facts", "host", "kind", "lock", "sources", "tokens", "tokens_epoch", "version")
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.host: str = spec["host"]
@@ -64,6 +64,7 @@ class Held:
         #: raised by a rotation; what was read before it is read again
         self.epoch = 0
         self.tokens = TokenCache()
+        self.tokens_epoch = 0
 
     @property
     def slow(self) -> bool:
@@ -159,6 +160,9 @@ class Secrets:
         with held.lock:
             while True:
                 epoch = held.epoch
+                if held.tokens_epoch != epoch:
+                    held.tokens.drop()
+                    held.tokens_epoch = epoch
                 answer, watch_fd = self._answer(message, held)
                 with self._gate:
                     current = held.epoch == epoch
@@ -168,7 +172,6 @@ class Secrets:
                     os.close(watch_fd)
                 if current:
                     return
-                held.tokens.drop()
 
     def _answer(self, message: dict[str, Any], held: Held) -> tuple[dict[str, Any], int]:
         try:

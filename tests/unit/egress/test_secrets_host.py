@@ -1,0 +1,507 @@
+"""The secrets process as it runs: what it gives, to whom, and what it has taken away from itself."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.server
+import json
+import os
+import socket
+import ssl
+import threading
+import time
+
+import pytest
+
+from saggar.core.errors import Unenforceable
+from saggar.egress.ca_host import TaskCa, common_name
+from saggar.egress.secrets_client_host import SecretsClient, SecretsError
+from saggar.egress.secrets_host import covers
+from saggar.egress.secrets_spawn_host import start_secrets
+from saggar.egress.sources_host import ATTEMPTS, SourceError, VaultKv, read, read_file
+from saggar.egress.terms import Source
+from saggar.egress.trust import certificates, subject_hash, trust
+
+SECRET = "real-secret-value-0123"
+
+
+def spec(source="env:REAL", kind="bearer", host="a.test", credential="c", facts=None, **sources):
+    return {
+        "credential": credential,
+        "host": host,
+        "kind": kind,
+        "sources": {"value": source, **sources},
+        "facts": facts or {},
+    }
+
+
+class Asker:
+    """One cell in one secrets process, asked as the broker asks."""
+
+    def __init__(self, *specs, env=None, hosts=("a.test", "*.wild.test")):
+        self.process = start_secrets(specs, env or {"REAL": SECRET})
+        self.ca, _ = self.process.add("cell", "task", hosts, specs)
+        self.loop = asyncio.new_event_loop()
+        self.client = SecretsClient(self.loop, self.process.broker, lambda: None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.client.close()
+        self.loop.close()
+        self.process.stop()
+
+    def run(self, coroutine):
+        return self.loop.run_until_complete(coroutine)
+
+    def get(self, credential="c", host="a.test", date="", cell="cell"):
+        return self.run(self.client.lease(cell, credential, host, date)).values
+
+    def refusal(self, **what):
+        with pytest.raises(SecretsError) as e:
+            self.get(**what)
+        return str(e.value)
+
+    def forget(self):
+        """Wait until a `forget` came through."""
+        self.run(asyncio.sleep(0.05))
+
+
+def test_credential_is_given_for_its_task_and_host_alone():
+    with Asker(spec()) as asker:
+        assert asker.get() == {"value": SECRET}
+        assert asker.refusal(host="b.test") == "the credential is not bound to this host"
+        assert asker.refusal(host="a.test.evil.test") == "the credential is not bound to this host"
+        assert asker.refusal(credential="other") == "the credential is not bound to this host"
+        assert asker.refusal(cell="other") == "no such task"
+
+
+def test_wildcard_covers_one_label():
+    assert covers("*.wild.test", "x.wild.test")
+    assert not covers("*.wild.test", "wild.test")
+    assert not covers("*.wild.test", "a.b.wild.test")
+    assert not covers("*.wild.test", ".wild.test")
+
+
+def test_leaf_only_for_terminated_hosts_and_dead_with_the_task():
+    with Asker(spec()) as asker:
+        certificate, key = asker.run(asker.client.leaf("cell", "a.test"))
+        assert "BEGIN CERTIFICATE" in certificate
+        assert "PRIVATE KEY" in key
+        asker.run(asker.client.leaf("cell", "x.wild.test"))
+        for host in ("evil.test", "wild.test", "a.b.wild.test", "*.wild.test.evil"):
+            with pytest.raises(SecretsError, match="not terminated"):
+                asker.run(asker.client.leaf("cell", host))
+        asker.process.remove("cell")
+        with pytest.raises(SecretsError, match="no such task"):
+            asker.run(asker.client.leaf("cell", "a.test"))
+
+
+def test_each_task_has_its_own_ca():
+    with Asker(spec()) as asker:
+        other, _ = asker.process.add("other", "task2", ["a.test"], [])
+        assert other != asker.ca
+
+
+def test_missing_variable():
+    with Asker(spec(), env={"OTHER": "x"}) as asker:
+        assert asker.refusal() == "the variable `REAL` is not set"
+
+
+def test_only_named_variables_are_told(monkeypatch):
+    with Asker(spec("env:REAL"), spec("env:UNRELATED", credential="d"), env={"REAL": SECRET}) as asker:
+        assert "not set" in asker.refusal(credential="d")
+
+
+def test_sigv4_key_never_leaves_but_derived():
+    one = spec("env:REAL", "sigv4", facts={"region": "eu-west-1", "service": "s3"}, key_id="env:ID")
+    with Asker(one, env={"REAL": SECRET, "ID": "AKIAIOSFODNN7EXAMPLE"}) as asker:
+        values = asker.get(date="20261130")
+        assert sorted(values) == ["date", "key_id", "signing_key"]
+        assert SECRET not in json.dumps(values)
+        assert len(bytes.fromhex(values["signing_key"])) == 32
+        assert asker.get(date="20261201")["signing_key"] != values["signing_key"]
+
+
+def test_command(tmp_path):
+    script = tmp_path / "say"
+    script.write_text("#!/bin/sh\necho run >> " + str(tmp_path / "runs") + "\necho " + SECRET + "\necho second line\n")
+    script.chmod(0o700)
+    with Asker(spec(f"command:{script} x")) as asker:
+        assert asker.get() == {"value": SECRET}
+        assert asker.get() == {"value": SECRET}
+        assert (tmp_path / "runs").read_text() == "run\n"
+        asker.process.rotate("cell")
+        asker.forget()
+        asker.get()
+        assert (tmp_path / "runs").read_text() == "run\nrun\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("#!/bin/sh\nexit 3\n", "ended with 3"),
+        ("#!/bin/sh\necho short\n", "not 8 or more printable"),
+        ("", "cannot be run"),
+    ],
+)
+def test_command_that_fails_says_no_more_than_that(tmp_path, text, why):
+    script = tmp_path / "say"
+    script.write_text(text)
+    script.chmod(0o700)
+    with Asker(spec(f"command:{script}")) as asker:
+        assert why in asker.refusal()
+
+
+def test_keyring_missing():
+    try:
+        import keyring  # noqa: F401
+
+        pytest.skip("the `keyring` package is installed here")
+    except ImportError:
+        pass
+    with Asker(spec("keyring:service/me")) as asker:
+        assert asker.refusal() == "the `keyring` package is not installed"
+
+
+class Scripted(http.server.BaseHTTPRequestHandler):
+    """Answers from `server.answers`, keeps what was asked."""
+
+    def log_message(self, *_):
+        pass
+
+    def do(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.asked.append((self.command, self.path, dict(self.headers), body))
+        status, answer = self.server.answers.pop(0) if len(self.server.answers) > 1 else self.server.answers[0]
+        if status == 0:
+            self.connection.close()
+            return
+        data = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_POST = do
+
+
+@pytest.fixture
+def scripted():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Scripted)
+    server.asked, server.answers = [], []
+    server.url = f"http://127.0.0.1:{server.server_address[1]}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+V2 = {"data": {"data": {"key": SECRET}, "metadata": {"version": 1}}}
+V1 = {"data": {"key": SECRET}}
+
+
+@pytest.mark.parametrize("answer", [V1, V2])
+def test_vault(scripted, answer):
+    scripted.answers = [(200, answer)]
+    env = {"VAULT_ADDR": scripted.url, "VAULT_TOKEN": "s.vault-token", "VAULT_NAMESPACE": "team"}
+    with Asker(spec("vault:secret/data/app#key"), env=env) as asker:
+        assert asker.get() == {"value": SECRET}
+    (method, path, headers, _) = scripted.asked[0]
+    assert (method, path) == ("GET", "/v1/secret/data/app")
+    assert headers["X-Vault-Token"] == "s.vault-token"
+    assert headers["X-Vault-Namespace"] == "team"
+
+
+def test_vault_token_from_a_file(scripted, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("s.from-file\n")
+    token.chmod(0o600)
+    scripted.answers = [(200, V2)]
+    with Asker(
+        spec("vault:secret/data/app#key"), env={"VAULT_ADDR": scripted.url, "VAULT_TOKEN_FILE": str(token)}
+    ) as asker:
+        asker.get()
+    assert scripted.asked[0][2]["X-Vault-Token"] == "s.from-file"
+
+
+@pytest.mark.parametrize(
+    ("answers", "why", "asked"),
+    [
+        ([(403, {"errors": ["permission denied"]})], "the vault refused: 403", 1),
+        ([(404, {"errors": []})], "no such secret", 1),
+        ([(200, {"data": {"data": {"other": "x"}, "metadata": {}}})], "no text field `key`", 1),
+        ([(200, ["x"])], "malformed", 1),
+        ([(503, {"errors": ["sealed"]})], "does not answer", ATTEMPTS),
+        ([(0, {})], "does not answer", ATTEMPTS),
+    ],
+)
+def test_vault_that_fails(scripted, answers, why, asked):
+    scripted.answers = answers
+    with Asker(spec("vault:secret/data/app#key"), env={"VAULT_ADDR": scripted.url, "VAULT_TOKEN": "t"}) as asker:
+        assert why in asker.refusal()
+    assert len(scripted.asked) == asked
+
+
+def test_vault_retries_with_growing_random_pauses(scripted):
+    scripted.answers = [(503, {}), (503, {}), (200, V2)]
+    slept = []
+    store = VaultKv(scripted.url, lambda: "t", jitter=lambda: 0.5, sleep=slept.append)
+    assert store.read("secret/data/app", "key") == SECRET
+    assert slept == [pytest.approx(0.2), pytest.approx(0.4)]
+
+
+def test_vault_address_without_tls_must_be_local():
+    with pytest.raises(SourceError, match="not https"):
+        VaultKv("http://vault.test", lambda: "t", jitter=lambda: 0.0)
+
+
+def oauth(scripted, **facts):
+    return spec("env:REAL", "oauth2", facts={"token_url": scripted.url + "/token", "client_id": "me", **facts})
+
+
+def test_client_credentials_are_fetched_once_for_many(scripted):
+    scripted.answers = [(200, {"access_token": "token-number-one", "token_type": "bearer", "expires_in": 600})]
+    with Asker(oauth(scripted)) as asker:
+
+        async def many():
+            return await asyncio.gather(*[asker.client.lease("cell", "c", "a.test") for _ in range(10)])
+
+        assert {lease.values["value"] for lease in asker.run(many())} == {"token-number-one"}
+        assert asker.get() == {"value": "token-number-one"}
+    assert len(scripted.asked) == 1
+    assert scripted.asked[0][3] == b"grant_type=client_credentials"
+    assert base64.b64decode(scripted.asked[0][2]["Authorization"].split()[1]) == f"me:{SECRET}".encode()
+
+
+def test_rotation_fetches_a_new_token(scripted):
+    scripted.answers = [(200, {"access_token": "token-number-one"}), (200, {"access_token": "token-number-two"})]
+    with Asker(oauth(scripted)) as asker:
+        assert asker.get() == {"value": "token-number-one"}
+        asker.process.rotate("cell")
+        asker.forget()
+        assert asker.get() == {"value": "token-number-two"}
+
+
+def test_refresh_token_rotates(scripted):
+    scripted.answers = [
+        (200, {"access_token": "access-one-11", "expires_in": 1, "refresh_token": "next"}),
+        (200, {"access_token": "access-two-22"}),
+    ]
+    one = oauth(scripted)
+    one["sources"]["refresh_token"] = "env:FIRST"
+    with Asker(one, env={"REAL": SECRET, "FIRST": "first-refresh"}) as asker:
+        asker.get()
+        asker.get()
+    assert b"refresh_token=first-refresh" in scripted.asked[0][3]
+    assert b"refresh_token=next" in scripted.asked[1][3]
+
+
+def test_token_endpoint_that_refuses_gives_no_token_and_no_details(scripted):
+    scripted.answers = [(400, {"error": "invalid_client", "error_description": SECRET})]
+    with Asker(oauth(scripted)) as asker:
+        text = asker.refusal()
+    assert text == "the token endpoint refused: 400 `invalid_client`"
+
+
+def test_slow_source_holds_up_no_other(scripted, tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    slow = spec(f"command:/bin/cat {fifo}", credential="slow")
+    with Asker(spec(), slow) as asker:
+        pending = asker.loop.create_task(asker.client.lease("cell", "slow", "a.test"))
+        asker.run(asyncio.sleep(0.05))
+        assert asker.get() == {"value": SECRET}
+        assert not pending.done()
+        with open(fifo, "w") as f:
+            f.write("slow-secret-value\n")
+        assert asker.run(pending).values == {"value": "slow-secret-value"}
+
+
+def test_files_that_others_could_read_or_replace(tmp_path):
+    path = tmp_path / "key"
+    path.write_text(SECRET)
+    for mode in (0o644, 0o640, 0o660, 0o602, 0o700):
+        path.chmod(mode)
+        with pytest.raises(SourceError, match="0600"):
+            read_file(str(path))
+    path.chmod(0o600)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    with pytest.raises(SourceError, match="cannot be opened"):
+        read_file(str(link))
+    with pytest.raises(SourceError, match="not a regular file"):
+        read_file(str(tmp_path))
+    text, fd = read_file(str(path))
+    assert text == SECRET
+    with pytest.raises(OSError):
+        os.read(fd, 1)
+    os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "value", ["short", "with\nnewline-inside", "with\r\nX-Header: y", "nul\0inside-it", "snow☃snow☃snow"]
+)
+def test_values_that_could_break_a_header(value):
+    with pytest.raises(SourceError, match="printable"):
+        read(Source.parse("env:A"), {"A": value})
+
+
+# -- what the process has taken away from itself -----------------------------------------------------------------------
+
+
+def status_of(pid):
+    with open(f"/proc/{pid}/status") as f:
+        return dict(line.rstrip("\n").split(":\t", 1) for line in f if ":\t" in line)
+
+
+def test_process_is_locked_down():
+    with Asker(spec()) as asker:
+        pid = asker.process.pid
+        assert asker.process.lockdown["dumpable"] == "enforced"
+        assert asker.process.lockdown["seccomp"] == "enforced"
+        status = status_of(pid)
+        assert status["NoNewPrivs"] == "1"
+        assert status["Seccomp"] == "2"
+        # a process that cannot be dumped has a root-owned /proc entry: nobody of the same user reads its memory
+        assert os.stat(f"/proc/{pid}/mem").st_uid == 0
+        with open(f"/proc/{pid}/limits") as f:
+            core = next(line for line in f if line.startswith("Max core file size"))
+        assert core.split()[4:6] == ["0", "0"]
+
+
+def test_environment_and_argv_hold_nothing():
+    with Asker(spec()) as asker:
+        for name in ("environ", "cmdline"):
+            try:
+                with open(f"/proc/{asker.process.pid}/{name}", "rb") as f:
+                    data = f.read()
+            except PermissionError:
+                continue
+            assert SECRET.encode() not in data
+
+
+def test_it_ends_with_either_peer():
+    process = start_secrets([spec()], {"REAL": SECRET})
+    process.broker.close()
+    deadline = time.monotonic() + 10
+    while os.waitpid(process.pid, os.WNOHANG) == (0, 0):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.pid = 0
+    process.stop()
+
+
+def test_supervisor_hears_of_its_end():
+    process = start_secrets([spec()], {"REAL": SECRET})
+    process.broker.close()
+    with pytest.raises((Unenforceable, OSError)):
+        for _ in range(200):
+            process.add("cell", "task", [], [])
+            time.sleep(0.01)
+    process.stop()
+
+
+def probe(code, **options):
+    """Run code in a child that locked itself down; how it ended."""
+    pid = os.fork()
+    if not pid:
+        from saggar.egress.lockdown_host import lock_down
+
+        try:
+            lock_down(**{"files": [], "commands": False, "network": False, **options})
+            code()
+        except OSError:
+            os._exit(77)
+        except BaseException:
+            os._exit(99)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1]
+
+
+SIGSYS = 31
+
+
+def test_running_programs_kills():
+    assert os.WTERMSIG(probe(lambda: os.execv("/bin/true", ["true"]))) == SIGSYS
+
+
+def test_connecting_kills():
+    assert os.WTERMSIG(probe(lambda: socket.create_connection(("127.0.0.1", 9)))) == SIGSYS
+
+
+def test_tracing_kills():
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    assert os.WTERMSIG(probe(lambda: libc.ptrace(0, 0, 0, 0))) == SIGSYS
+
+
+def test_files_beyond_its_own_are_closed(tmp_path):
+    other = tmp_path / "other" / "file"
+    other.parent.mkdir()
+    other.write_text("x")
+    mine = tmp_path / "mine" / "key"
+    mine.parent.mkdir()
+    mine.write_text("x")
+    if os.WEXITSTATUS(probe(lambda: open(other).read(), files=[str(mine)])) == 0:
+        pytest.skip("host feature missing: Landlock")
+    assert os.WEXITSTATUS(probe(lambda: open(other).read(), files=[str(mine)])) == 77
+    assert os.WEXITSTATUS(probe(lambda: open(mine).read(), files=[str(mine)])) == 0
+    assert os.WEXITSTATUS(probe(lambda: open(mine, "w"), files=[str(mine)])) == 77
+
+
+# -- trust -------------------------------------------------------------------------------------------------------------
+
+
+def test_hash_name_is_openssls(tmp_path):
+    import subprocess
+
+    ca = TaskCa("r20261130T100000-Abc  x", time.time())
+    path = tmp_path / "ca.pem"
+    path.write_text(ca.pem)
+    done = subprocess.run(
+        ["openssl", "x509", "-hash", "-noout", "-in", str(path)], capture_output=True, text=True, check=True
+    )
+    assert subject_hash(common_name("r20261130T100000-Abc  x")) == done.stdout.strip()
+
+
+def test_bundle_keeps_the_roots():
+    made = trust(
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        "saggar task x",
+        "roots",
+        ["/etc/ssl/certs/ca-certificates.crt"],
+    )
+    assert dict(made.files)["/run/saggar/trust/ca-certificates.crt"].startswith(b"roots\n-----BEGIN")
+    assert made.covers[0][0] == "/etc/ssl/certs/ca-certificates.crt"
+    assert made.environment["NODE_EXTRA_CA_CERTS"] == "/run/saggar/trust/task-ca.pem"
+    assert "JAVA_TOOL_OPTIONS" not in made.environment
+
+
+def test_java_store_and_pem_reading():
+    ca = TaskCa("t", time.time())
+    other = TaskCa("u", time.time())
+    assert len(certificates(ca.pem + other.pem)) == 2
+    from cryptography.hazmat.primitives.serialization import pkcs12
+
+    from saggar.egress.ca_host import java_store
+
+    store = pkcs12.load_pkcs12(java_store(ca.pem, other.pem), b"changeit")
+    assert len(store.additional_certs) == 2
+
+
+def test_leaf_serves_as_a_server_alone():
+    ca = TaskCa("t", time.time())
+    certificate, _ = ca.leaf("a.test", time.time())
+    context = ssl.create_default_context(cadata=ca.pem)
+    assert context.get_ca_certs()[0]["subject"] == ((("commonName", "saggar task t"),),)
+    from cryptography import x509
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    leaf = x509.load_pem_x509_certificate(certificate.encode())
+    usage = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usage) == [ExtendedKeyUsageOID.SERVER_AUTH]
+    assert leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is False
