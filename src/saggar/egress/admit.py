@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -25,7 +26,7 @@ from saggar.egress.path import Target, canonical
 from saggar.egress.rules import NEVER, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from saggar.egress.destination import Destination
     from saggar.egress.http_head import Body, RequestHead
@@ -82,7 +83,8 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A request that may be sent (or asked about: `decision.effect`). fields: to forward, without the credential's.
-    query_pairs: of the target that is sent. stated_hash: the client's `x-amz-content-sha256`."""
+    stated_hash: the client's `x-amz-content-sha256`. issued: the placeholder
+    of a token that an endpoint issued, which stood in the slot."""
 
     method: str
     target: Target
@@ -92,6 +94,7 @@ class Admitted:
     websocket: bool = False
     stripped: tuple[str, ...] = ()
     stated_hash: bytes | None = None
+    issued: str = ""
 
 
 def refuse(
@@ -111,8 +114,14 @@ def refuse(
     return Refused(decision, status_of(reason), alert)
 
 
-def admit(head: RequestHead, destination: Destination, terms: Terms, canary: Canary | None) -> Admitted | Refused:
-    """Judge one head. Never raises for what a client sent."""
+def admit(
+    head: RequestHead,
+    destination: Destination,
+    terms: Terms,
+    canary: Canary | None,
+    issued: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+) -> Admitted | Refused:
+    """Judge one head. Never raises for what a client sent. issued: placeholder to (token, id of the rule that issued it)."""
     if head.host != destination.host or head.port != destination.port:
         return refuse("name_mismatch", destination, "the request names another host than the connection is for")
     if head.method in NEVER:
@@ -141,6 +150,9 @@ def admit(head: RequestHead, destination: Destination, terms: Terms, canary: Can
             decision.reason, destination, f"{head.method} {path}: {decision.public}", rule=decision.rule, detail=facts
         )
     credential = terms.credential
+    given = _issued(lower, terms, issued)
+    if given:
+        lower = [(n, v) for n, v in lower if n != b"authorization"]
     found = _sift(lower, terms, credential, canary)
     if isinstance(found, _Bad):
         return refuse(found.reason, destination, found.public, alert=True, detail={"field": found.where, **facts})
@@ -163,7 +175,21 @@ def admit(head: RequestHead, destination: Destination, terms: Terms, canary: Can
     final = Decision(
         ASK if decision.effect == ASK else ALLOW, decision.reason, layer="L2", rule=decision.rule, detail=facts
     )
-    return Admitted(head.method, target, tuple(fields), final, verdict.body_limit, websocket, tuple(stripped), stated)
+    return Admitted(
+        head.method, target, tuple(fields), final, verdict.body_limit, websocket, tuple(stripped), stated, given
+    )
+
+
+def _issued(lower: Sequence[Pair], terms: Terms, issued: Mapping[str, tuple[str, str]]) -> str:
+    """The placeholder of an issued token that stands as the one bearer of the request, "" where none does."""
+    if not terms.tokens_from:
+        return ""
+    values = [v for n, v in lower if n == b"authorization"]
+    if len(values) != 1 or values[0][:7].lower() != b"bearer ":
+        return ""
+    placeholder = values[0][7:].strip().decode("latin-1")
+    found = issued.get(placeholder)
+    return placeholder if found is not None and found[1] == terms.tokens_from else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +229,7 @@ def _sift(
             continue
         if kind == PASS:
             if not looks_like_key(value.decode("latin-1")):
-                if name == _CODING and credential is not None:
+                if name == _CODING and (credential is not None or terms.token_endpoint):
                     continue
                 if name == b"x-amz-content-sha256":
                     stated = value
@@ -217,7 +243,7 @@ def _sift(
                 "foreign_credential", name.decode(), f"a credential that is not this task's stands in `{name.decode()}`"
             )
         stripped.append(name.decode())
-    if credential is not None:
+    if credential is not None or terms.token_endpoint:
         fields.append((_CODING, b"identity"))
     fields.extend(terms.set_headers)
     return fields, stripped, seen, stated

@@ -12,8 +12,11 @@ No task is made for a request that need not wait: its secret is leased, a connec
 
 from __future__ import annotations
 
+import math
+import os
 import ssl
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from saggar.core.decision import ALLOW, ASK, Decision
@@ -24,10 +27,13 @@ from saggar.egress.answer import refusal_page, write_answer
 from saggar.egress.client_end_host import BODY, COLLECT, HEAD, HOLD, LINGER, SOCKET, WAIT, ClientEnd
 from saggar.egress.dial_host import DialError
 from saggar.egress.http_body import LAST_CHUNK, ChunkedReader, LengthReader, chunk
-from saggar.egress.placeholder import CanaryStream
+from saggar.egress.http_head import Body
+from saggar.egress.oauth import swap_tokens
+from saggar.egress.placeholder import CanaryStream, mint
 from saggar.egress.redact import Redactor
 from saggar.egress.relay_host import Relay, agreed_head
 from saggar.egress.secrets_client_host import SecretsError
+from saggar.egress.terms import ISSUED
 from saggar.egress.upstream_host import Upstream
 
 if TYPE_CHECKING:
@@ -44,6 +50,7 @@ ANSWER_S = 900.0
 APPROVAL_S = 300.0
 SIGN_LIMIT = 8 * 1024 * 1024
 AHEAD_LIMIT = 64 * 1024
+TOKEN_LIMIT = 64 * 1024
 _REPLAYED = frozenset({"GET", "HEAD", "OPTIONS"})
 
 _UPSTREAM = {
@@ -57,6 +64,8 @@ _UPSTREAM = {
     "upstream_timeout": "the upstream did not answer in time",
     "unreachable": "the upstream could not be reached",
     "resolve_failed": "the name does not resolve",
+    "token_answer_malformed": "the token endpoint's answer cannot be read, so its tokens cannot be taken out",
+    "token_answer_too_large": "the token endpoint's answer cannot be read, so its tokens cannot be taken out",
     "address_refused": "the name resolves to an address that is never dialled",
 }
 
@@ -81,6 +90,8 @@ class Client(ClientEnd):
         "_redactor",
         "_relay",
         "_retried",
+        "_token_head",
+        "_tokens",
         "_told",
     )
 
@@ -110,6 +121,8 @@ class Client(ClientEnd):
         self._done_up = False
         self._retried = False
         self._told = False
+        self._token_head: ResponseHead | None = None
+        self._tokens: list[bytes] | None = None
         self.responding = False
         self.admitted = {}
 
@@ -180,7 +193,7 @@ class Client(ClientEnd):
         self._head = head
         self._keep = head.keep_alive and self.persistent
         self.state = HOLD
-        found = admit(head, destination, self.terms, self.owner.canary)
+        found = admit(head, destination, self.terms, self.owner.canary, self.owner.issued)
         if isinstance(found, Refused):
             self.refuse(found)
             return
@@ -203,7 +216,7 @@ class Client(ClientEnd):
                 self._reader = ChunkedReader()
             elif body.length:
                 self._reader = LengthReader(body.length)
-        if found.decision.effect == ASK or (self.terms.credential is not None and not self._leased()):
+        if found.decision.effect == ASK or (self.terms.credential is not None and not self._leased(found)):
             self.task = self.loop.create_task(self._prepare(found))
         else:
             self._proceed(found)
@@ -212,8 +225,14 @@ class Client(ClientEnd):
         credential = self.terms.credential
         return time.strftime("%Y%m%d", time.gmtime()) if credential is not None and credential.kind == "sigv4" else ""
 
-    def _leased(self) -> bool:
+    def _leased(self, admitted: Admitted) -> bool:
         credential = self.terms.credential
+        if credential is not None and credential.kind == ISSUED:
+            if admitted.issued:
+                # its own number keeps its connections and redactions apart from those of other tokens
+                token = self.owner.issued[admitted.issued][0]
+                self._lease = Lease(admitted.issued, 0, math.inf, {"value": token})
+            return True
         if credential is not None:
             host = self.authorized.destination.host
             self._lease = self.owner.secrets.peek(self.owner.port.id, credential.id, host, self._date())
@@ -224,7 +243,7 @@ class Client(ClientEnd):
         if admitted.decision.effect == ASK and not await self._ask(admitted):
             return
         credential = self.terms.credential
-        if credential is not None:
+        if credential is not None and not self._leased(admitted):
             host = self.authorized.destination.host
             try:
                 self._lease = await self.owner.secrets.lease(self.owner.port.id, credential.id, host, self._date())
@@ -265,12 +284,27 @@ class Client(ClientEnd):
                 and credential.service != "s3"
                 and self._reader
             ):
-                self.state = COLLECT
-                self.deadline = self.loop.time() + BODY_S
-                self._continue()
-                self._take_ahead()
+                self._collect()
                 return
+        if self.terms.token_endpoint and self._reader:
+            self._collect()
+            return
         self._dispatch(admitted, None)
+
+    def _collect(self) -> None:
+        """Read the whole body before anything is sent."""
+        self.state = COLLECT
+        self.deadline = self.loop.time() + BODY_S
+        self._continue()
+        self._take_ahead()
+
+    def _redeemed(self, body: bytes) -> bytes | None:
+        """A token endpoint's request with its own tokens in place; None where another placeholder stands in it."""
+        body = self.owner.redeem(body, self.authorized.rule.id)
+        if self.owner.canary is not None and self.owner.canary.seen(body):
+            self._stop_upload("canary", "a placeholder stands where it does not belong", alert=True)
+            return None
+        return body
 
     def _dispatch(self, admitted: Admitted, body: bytes | None) -> None:
         """Write the head, record the decision, find a connection. body: a whole body that was read before."""
@@ -304,7 +338,8 @@ class Client(ClientEnd):
 
     def _connect(self, admitted: Admitted) -> None:
         lease = self._lease
-        key = (self.authorized.destination, self.authorized.rule.id, lease.version if lease else -1, self.terms.ca_pem)
+        identity = (lease.credential, lease.version) if lease is not None else ()
+        key = (self.authorized.destination, self.authorized.rule.id, identity, self.terms.ca_pem)
         upstream = None if self._retried else self.owner.pool.take(key)
         if upstream is not None:
             self.upstream = upstream
@@ -402,7 +437,11 @@ class Client(ClientEnd):
             self._reader = None
             if self.state == COLLECT and self._admitted is not None:
                 self.state = HOLD
-                self._dispatch(self._admitted, b"".join(self._collected))
+                whole: bytes | None = b"".join(self._collected)
+                if self.terms.token_endpoint and whole is not None:
+                    whole = self._redeemed(whole)
+                if whole is not None:
+                    self._dispatch(self._admitted, whole)
                 return
             if chunked:
                 self._out.append(LAST_CHUNK)
@@ -427,7 +466,8 @@ class Client(ClientEnd):
         if refusal is not None:
             self._stop_upload(refusal.reason, refusal.public, status=refusal.status)
             return False
-        if self._canary is not None and self._canary.seen(piece):
+        # a token endpoint's own placeholders belong into its body: the whole is looked at once they are replaced
+        if self._canary is not None and not self.terms.token_endpoint and self._canary.seen(piece):
             self._stop_upload("canary", "a placeholder stands where it does not belong", alert=True)
             return False
         return True
@@ -454,6 +494,11 @@ class Client(ClientEnd):
         if not self._done_up:
             # an answer before the request's end: what the client still sends goes nowhere
             self._keep = False
+        if self.terms.token_endpoint and head.status < 300:
+            self._tokens = []
+            self._token_head = head
+            self._take_tokens(request, pieces, done=done)
+            return
         try:
             out, self._framing, self._keep = write_answer(
                 head, request, bound=credential is not None, scanned=secrets is not None, keep=self._keep
@@ -470,8 +515,44 @@ class Client(ClientEnd):
             out = clean
         self._down([out], pieces, done=done)
 
+    def _take_tokens(self, request: RequestHead, pieces: list[bytes], *, done: bool) -> None:
+        """A token endpoint's answer: read whole, tokens out, placeholders in."""
+        head, tokens = self._token_head, self._tokens
+        if head is None or tokens is None:
+            return
+        tokens += pieces
+        if sum(map(len, tokens)) > TOKEN_LIMIT:
+            self._give_up("token_answer_too_large", "")
+            return
+        if not done:
+            return
+        try:
+            body, swapped = swap_tokens(b"".join(tokens), lambda form: mint(form, os.urandom))
+            whole = replace(head, body=Body("length", len(body)))
+            out, self._framing, self._keep = write_answer(whole, request, bound=True, scanned=True, keep=self._keep)
+        except ParseError as e:
+            self._give_up(e.reason, "")
+            return
+        self._tokens = None
+        self.owner.issue(swapped, self.authorized.rule.id)
+        if swapped:
+            detail = {**self.admitted, "tokens": len(swapped)}
+            if not self.record(
+                Decision(ALLOW, "tokens_replaced", layer="L2", rule=self.authorized.rule.id, detail=detail)
+            ):
+                return
+        self.responding = True
+        credential, lease = self.terms.credential, self._lease
+        if credential is not None and lease is not None:
+            secrets = self.owner.redaction(self.terms, lease)
+            out, body = secrets.clean(out), secrets.clean(body)
+        self._down([out], [body], done=True)
+
     def on_body(self, pieces: list[bytes], *, done: bool) -> None:
         self.deadline = self.loop.time() + ANSWER_S
+        if self._tokens is not None and self._head is not None:
+            self._take_tokens(self._head, pieces, done=done)
+            return
         self._down([], pieces, done=done)
 
     def _down(self, out: list[bytes], pieces: list[bytes], *, done: bool) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import ssl
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from saggar.egress.budget import Budget, Limits
 from saggar.egress.client_host import Client
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 
 _SWEEP_S = 1.0
+MAX_ISSUED = 256
 
 
 class Termination:
@@ -73,8 +75,10 @@ class Termination:
         self.loop = loop
         self.port = port
         self.secrets = secrets
-        texts = tuple(placeholders)
-        self.canary: Canary | None = Canary(texts) if texts else None
+        self._placeholders = tuple(placeholders)
+        self.canary: Canary | None = Canary(self._placeholders) if self._placeholders else None
+        #: placeholder to (token, id of the rule whose endpoint issued it)
+        self.issued: dict[str, tuple[str, str]] = {}
         self.budget = Budget(limits or Limits(), loop.time())
         self.pool = Pool(loop)
         self.clients: set[ClientEnd] = set()
@@ -127,6 +131,27 @@ class Termination:
         for client in [c for c in self.clients if c.deadline <= now]:
             client.on_deadline()
         self.pool.sweep()
+
+    def expect(self, placeholders: Iterable[str]) -> None:
+        """The task's own placeholders from now on; those of issued tokens stay known."""
+        self._placeholders = tuple(placeholders)
+        texts = (*self._placeholders, *self.issued)
+        self.canary = Canary(texts) if texts else None
+
+    def issue(self, tokens: dict[str, str], rule: str) -> None:
+        """Remember what a token endpoint gave; the oldest go beyond `MAX_ISSUED`."""
+        for placeholder, token in tokens.items():
+            self.issued[placeholder] = (token, rule)
+        while len(self.issued) > MAX_ISSUED:
+            del self.issued[next(iter(self.issued))]
+        self.expect(self._placeholders)
+
+    def redeem(self, body: bytes, rule: str) -> bytes:
+        """A request body for a token endpoint, with that endpoint's tokens in place of their placeholders."""
+        for placeholder, (token, owner) in self.issued.items():
+            if owner == rule and placeholder.encode() in body:
+                body = body.replace(placeholder.encode(), quote(token, safe="-._~").encode())
+        return body
 
     def known_context(self, host: str) -> ssl.SSLContext | None:
         return self._servers.get(host)

@@ -14,7 +14,6 @@ from saggar.core.decision import ALLOW
 from saggar.core.errors import ParseError
 from saggar.egress.authorize import refuse
 from saggar.egress.budget import Limits
-from saggar.egress.placeholder import Canary
 from saggar.egress.terminated_host import Termination
 from saggar.egress.terms import Terms
 from saggar.egress.wire_host import reset
@@ -106,8 +105,7 @@ class Terminated:
 
     def update(self, egress: dict[str, Any]) -> None:
         """New placeholders and limits; what was counted stays counted. Idle connections to upstreams are closed."""
-        placeholders = tuple(egress.get("placeholders") or ())
-        self._path.canary = Canary(placeholders) if placeholders else None
+        self._path.expect(egress.get("placeholders") or ())
         self._path.budget.task.limits = Limits.parse(egress.get("budget") or {})
         self._path.pool.close()
         self._terms.clear()

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from saggar.policy.model import EgressPolicy, EgressRule
 
 KINDS = ("bearer", "basic", "header", "query", "git", "sigv4", "oauth2")
+#: of hosts that take tokens which a token endpoint issued to this cell (`tokens_from`); it has no source
+ISSUED = "issued"
 #: keys of `[[egress.allow]]` that make a host terminated
 KEYS = frozenset(
     {
@@ -43,6 +45,7 @@ KEYS = frozenset(
         "foreign",
         "set_headers",
         "token_endpoint",
+        "tokens_from",
     }
 )
 _CREDENTIAL_KEYS = frozenset(
@@ -138,6 +141,7 @@ class Terms:
     set_headers: tuple[tuple[bytes, bytes], ...] = ()
     ca_pem: str = ""
     token_endpoint: bool = False
+    tokens_from: str = ""
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], rule_id: str) -> Terms:
@@ -156,6 +160,7 @@ class Terms:
             set_headers=tuple((str(n).encode(), str(v).encode()) for n, v in data.get("set_headers") or []),
             ca_pem=str(data.get("ca_pem", "")),
             token_endpoint=bool(data.get("token_endpoint", False)),
+            tokens_from=str(data.get("tokens_from", "")),
         )
 
 
@@ -226,6 +231,7 @@ def compile_entry(
         "websocket": entry.get("websocket", False),
         "encoded_slash": entry.get("encoded_slash", False),
         "token_endpoint": entry.get("token_endpoint", False),
+        "tokens_from": entry.get("tokens_from", ""),
         "foreign": foreign,
         "budget": dict(entry.get("budget") or {}),
         "set_headers": set_headers,
@@ -235,6 +241,17 @@ def compile_entry(
     secret: SecretSpec | None = None
     environment: dict[str, str] = {}
     placeholders: tuple[str, ...] = ()
+    if entry.get("tokens_from"):
+        if credential is not None:
+            raise ParseError(
+                "a host has a `credential` or takes `tokens_from` an endpoint, not both", reason="bad_terms"
+            )
+        terms["credential"] = {
+            "id": rule_id,
+            "kind": ISSUED,
+            "slot": {"kind": "bearer", "name": "authorization"},
+            "require": False,
+        }
     if credential is not None:
         shape, secret, environment, placeholders = _compile_credential(
             credential, host=host, rule_id=rule_id, random=random

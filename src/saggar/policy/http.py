@@ -38,7 +38,7 @@ _BUDGET = {
 }  # fmt: skip
 _FLAT = {
     "methods": _TEXTS, "websocket": _FLAG, "ca": _TEXT, "encoded_slash": _FLAG, "foreign": _TEXT, "set_headers": _PAIRS,
-    "token_endpoint": _FLAG,
+    "token_endpoint": _FLAG, "tokens_from": _TEXT,
 }  # fmt: skip
 
 

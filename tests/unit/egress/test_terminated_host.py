@@ -787,3 +787,66 @@ def test_nothing_is_left_open_after_many_connections(bearer):
 
     wait_for(lambda: not bearer.call(left), lambda: bearer.call(left))
     assert bearer.call(lambda: bearer.termination.budget.task.connections) == 0
+
+
+# -- token endpoints ---------------------------------------------------------------------------------------------------
+
+TOKENS = json.dumps(
+    {"access_token": "REAL-access-token-1", "refresh_token": "REAL-refresh-token-1", "expires_in": 60}
+).encode()
+
+
+def test_issued_tokens_are_placeholders_inside_and_real_outside():
+    with Rig(ok(TOKENS), {"token_endpoint": True}) as rig:
+        answer = rig.ask(get(b"/token", method=b"POST", body=b"grant_type=authorization_code&code=x"))
+        body = json.loads(answer.partition(b"\r\n\r\n")[2])
+        assert b"REAL" not in answer
+        assert b"Content-Length: %d" % len(answer.partition(b"\r\n\r\n")[2]) in answer
+        assert any(d.reason == "tokens_replaced" for d in rig.port.records)
+        # the refresh goes back to the endpoint as the real token, with its length put right
+        rig.ask(
+            get(
+                b"/token",
+                method=b"POST",
+                body=b"grant_type=refresh_token&refresh_token=" + body["refresh_token"].encode(),
+            )
+        )
+        head, _, sent = rig.upstream.received[-1].partition(b"\r\n\r\n")
+        assert sent == b"grant_type=refresh_token&refresh_token=REAL-refresh-token-1"
+        assert b"Content-Length: %d" % len(sent) in head
+        # to another host, in any form, it is evidence of theft
+        assert rig.termination.canary.seen(body["access_token"].encode())
+
+
+def test_issued_token_is_real_on_the_hosts_that_take_it(monkeypatch):
+    from saggar.egress.terms import Terms
+
+    with Rig(ok(b"hello REAL-access-token-1"), {"tokens_from": "auth"}) as rig:
+        rig.call(
+            lambda: rig.termination.issue(
+                {"PLACEHOLDERPLACEHOLDER": "REAL-access-token-1", "OTHERSOTHERSOTHERS01": "REAL-other-token-2"}, "auth"
+            )
+        )
+        rig.call(lambda: rig.termination.issue({"ELSEWHEREELSEWHERE01": "REAL-third-token-3"}, "elsewhere"))
+        answer = rig.ask(get(b"/me", b"Authorization: Bearer PLACEHOLDERPLACEHOLDER"))
+        assert b"authorization: Bearer REAL-access-token-1" in rig.upstream.received[0]
+        assert b"REAL" not in answer
+        for value in (
+            b"Bearer ELSEWHEREELSEWHERE01",
+            b"Bearer unknown-token-000",
+            b"Basic UExBQ0VIT0xERVJQTEFDRUhPTERFUjp4",
+        ):
+            assert status(rig.ask(get(b"/me", b"Authorization: " + value))) == 403
+        assert len(rig.upstream.received) == 1
+        assert isinstance(rig.terms, Terms)
+
+
+@pytest.mark.parametrize(
+    "body", [b"access_token=REAL-access-token-1", b'{"access_token":"REAL-1","access_token":"REAL-2"}', b"x" * 70000]
+)
+def test_token_answer_that_cannot_be_read_is_not_passed_on(body):
+    with Rig(ok(body), {"token_endpoint": True}) as rig:
+        answer = rig.ask(get(b"/token", method=b"POST", body=b"a=b"))
+        assert status(answer) == 502
+        assert reason(answer).startswith("token_answer_")
+        assert b"REAL" not in answer
