@@ -273,4 +273,5 @@ SESSION = frozenset({b"set-cookie", b"set-cookie2"})
 def response_header_passes(name: bytes, *, bound: bool) -> bool:
     """Whether an upstream's header goes to the client. `Alt-Svc` would send it to QUIC, which is dead here.
     bound: the host has a credential of ours."""
-    return name not in _RESPONSE_DROP and not (bound and name in SESSION)
+    twin = name.replace(b"_", b"-") if b"_" in name else name
+    return twin not in _RESPONSE_DROP and not (bound and twin in SESSION)
