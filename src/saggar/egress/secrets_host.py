@@ -9,7 +9,7 @@ I4  Slow sources (command, vault, token endpoint) never hold up others; each cre
 
 supervisor → secrets: `{"op":"start","env":{…},"files":[…],"commands":bool,"network":bool}` first, once;
 `{"op":"add","cell","task","hosts":[pattern…],"secrets":[SecretSpec…]}`, answered by
-`{"event":"added","cell","ca":PEM}` (with `"java_roots": PATH` and a memfd: Java's trust store); `{"op":"remove","cell"}`; `{"op":"rotate","cell"}`: what was fetched is forgotten.
+`{"event":"added","cell","ca":PEM}` (with a memfd of roots: and one of Java's trust store); `{"op":"remove","cell"}`; `{"op":"rotate","cell"}`: what was fetched is forgotten.
 broker → secrets: `{"op":"leaf","id","cell","host"}`, `{"op":"get","id","cell","credential","host","date"}`.
 secrets → broker: `{"id","ok",…}`; `{"event":"forget","cell"}`: leases given for the cell are over. A file's watching
 descriptor (O_PATH) comes along by SCM_RIGHTS.
@@ -102,8 +102,8 @@ class Secrets:
 
     # supervisor's side
 
-    def control(self, message: dict[str, Any]) -> tuple[dict[str, Any], int] | None:
-        """Follow one order; the answer and a descriptor that goes with it (-1: none)."""
+    def control(self, message: dict[str, Any], roots: str) -> tuple[dict[str, Any], int] | None:
+        """Follow one order; the answer and a descriptor that goes with it (-1: none). roots: PEM, for Java's store."""
         op = message["op"]
         if op == "start":
             self._env = message["env"]
@@ -117,7 +117,7 @@ class Secrets:
             self._cells[cell] = Cell(ca, message["hosts"], held)
             if old is not None:
                 self._send({"event": "forget", "cell": cell})
-            return {"event": "added", "cell": cell, "ca": ca.pem}, _store(ca.pem, message.get("java_roots", ""))
+            return {"event": "added", "cell": cell, "ca": ca.pem}, _store(ca.pem, roots)
         if op == "remove":
             self._cells.pop(cell, None)
             self._send({"event": "forget", "cell": cell})
@@ -279,8 +279,7 @@ def _store(ca_pem: str, roots: str) -> int:
     """A memfd with Java's trust store, -1 where none is wanted."""
     if not roots:
         return -1
-    with open(roots, encoding="ascii", errors="ignore") as f:
-        data = java_store(ca_pem, f.read())
+    data = java_store(ca_pem, roots)
     fd = os.memfd_create("store", os.MFD_CLOEXEC)
     os.write(fd, data)
     return fd
@@ -303,12 +302,16 @@ def serve(control: socket.socket, broker: socket.socket) -> None:
         # the supervisor first: what it adds or removes counts for a question that came at the same time
         ready = sorted((key.fileobj for key, _ in selector.select()), key=lambda s: s is broker)
         for sock in ready:
-            data = sock.recv(MESSAGE_BYTES)  # type: ignore[union-attr]  # only sockets were registered
+            data, fds, _, _ = socket.recv_fds(sock, MESSAGE_BYTES, 4)  # type: ignore[arg-type]  # only sockets were registered
             if not data:
                 return
             message = json.loads(data)
+            roots = ""
+            for fd in fds:
+                roots = os.pread(fd, os.fstat(fd).st_size, 0).decode("ascii", "ignore")
+                os.close(fd)
             if sock is control:
-                answer = secrets.control(message)
+                answer = secrets.control(message, roots)
                 if answer is not None:
                     _reply(control, *answer)
             else:

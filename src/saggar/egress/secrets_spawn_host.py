@@ -41,9 +41,15 @@ class SecretsProcess:
         self, cell: str, task: str, hosts: Iterable[str], specs: Iterable[Mapping[str, Any]], *, java_roots: str = ""
     ) -> tuple[str, bytes]:
         """Bind a task's credentials. Its CA certificate as PEM, to be trusted inside the cell; and Java's trust store where
-        `java_roots` names the PEM file of the roots that belong into it."""
+        `java_roots` gives the roots (PEM) that belong into it."""
         message = {"op": "add", "cell": cell, "task": task, "hosts": list(hosts), "secrets": list(specs)}
-        self._tell({**message, "java_roots": java_roots})
+        fds = []
+        if java_roots:
+            fds.append(os.memfd_create("roots", os.MFD_CLOEXEC))
+            os.write(fds[0], java_roots.encode())
+        socket.send_fds(self.control, [json.dumps(message).encode()], fds)
+        for fd in fds:
+            os.close(fd)
         answer, fds = self._hear()
         store = b""
         for fd in fds:

@@ -35,7 +35,8 @@ class Terminating:
         """Raises UsageError, Unenforceable."""
         self.compiled = compile_policy(policy, random=os.urandom, read_ca=_read_ca)
         roots_path = next((p for p in SYSTEM_BUNDLES if os.path.isfile(p)), "")
-        java = roots_path if any(map(os.path.exists, _JAVA)) else ""
+        roots = _read(roots_path) if roots_path else ""
+        java = roots if any(map(os.path.exists, _JAVA)) else ""
         try:
             self.secrets = start_secrets(self.compiled.specs, env)
             ca_pem, store = self.secrets.add(run_id, run_id, self.compiled.hosts, self.compiled.specs, java_roots=java)
@@ -45,7 +46,6 @@ class Terminating:
                 cause=e.strerror or type(e).__name__,
                 remedy="run `saggar doctor`",
             ) from None
-        roots = _read(roots_path) if roots_path else ""
         bundles = [p for p in SYSTEM_BUNDLES if os.path.isfile(p) and not os.path.islink(p)]
         self.trust: Trust = trust(ca_pem, f"saggar task {run_id}"[:64], roots, bundles, store)
         self.egress = self.compiled.egress
