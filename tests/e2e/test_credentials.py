@@ -331,3 +331,37 @@ def test_audit_log_names_the_credential_and_holds_no_key(run, place):
     allowed = next(r for r in records if r["reason"] == "rule_allows")
     assert (allowed["detail"]["credential"], allowed["rule"]) == ("model", "openai.infer")
     assert next(r for r in records if r["reason"] == "foreign_credential")["detail"]["alert"] is True
+
+
+def test_a_held_request_waits_for_the_operators_word(run, server, place):
+    policy = Path(place, "policy.toml")
+    text = policy.read_text().replace('profile = "openai",', 'rules = [{ effect = "ask", methods = ["POST"] }],')
+    policy.write_text(text)
+    box = []
+    thread = threading.Thread(
+        target=lambda: box.append(run("/usr/bin/python3", "-c", CHAT.replace("OPENAI_API_KEY", "KEY")))
+    )
+    policy.write_text(text.replace('source = "env:MODEL_KEY"', 'source = "env:MODEL_KEY", env = "KEY"'))
+    thread.start()
+    env = {"PATH": os.environ["PATH"], "HOME": place, "PYTHONPATH": SRC, "SAGGAR_STATE_DIR": f"{place}/state"}
+
+    def saggar(*words):
+        return subprocess.run(
+            [sys.executable, "-m", "saggar", *words], env=env, capture_output=True, text=True, check=False
+        )
+
+    deadline = time.monotonic() + 30
+    while not (held := saggar("egress", "held").stdout):
+        assert time.monotonic() < deadline, box
+    number, where, path, _ = held.split()
+    assert (where, path) == ("POST", "model.allowed.test:443/v1/chat/completions")
+    assert server.seen == []
+    assert "no request" in saggar("egress", "approve", "nonsense").stderr
+    assert saggar("egress", "approve", number).stdout == f"approved {number}\n"
+    thread.join(30)
+    assert box[0].returncode == 0, box[0].stderr
+    assert box[0].stdout.startswith("Hello from")
+    assert "waits for your word" in box[0].stderr
+    logs = "".join(p.read_text() for p in Path(place, "state", "runs").glob("*/audit.jsonl"))
+    kinds = [json.loads(line)["kind"] for line in logs.splitlines()]
+    assert kinds.index("egress.ask") < kinds.index("approval.answer")

@@ -28,8 +28,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("hosts", nargs="+", metavar="HOST[:PORT]", help="port 443 where none is given to `allow`")
     parser.add_argument("--run", metavar="RUN", help="id of the run or its start; the only running one if left out")
     args = parser.parse_args(argv[1:])
-    run = _run(args.run)
-    answer = _ask(run, {"op": name, "entries": args.hosts})
+    run = running(args.run)
+    answer = ask(run, {"op": name, "entries": args.hosts})
     if not answer.get("ok"):
         raise UsageError(str(answer.get("error", "the run did not answer")), hint=str(answer.get("hint", "")))
     word = "allowed" if name == "allow" else "revoked"
@@ -42,7 +42,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _run(text: str | None) -> RunDir:
+def running(text: str | None) -> RunDir:
+    """The run called `text`, or the only one that is running. Raises UsageError."""
     state = open_state(os.environ)
     if text:
         return state.open_run(text)
@@ -66,7 +67,8 @@ def _alive(run: RunDir) -> bool:
     return True
 
 
-def _ask(run: RunDir, request: dict[str, Any]) -> dict[str, Any]:
+def ask(run: RunDir, request: dict[str, Any]) -> dict[str, Any]:
+    """One request to a running task's own socket, and its answer. Raises UsageError, SaggarError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.settimeout(_TIMEOUT_S)
         try:

@@ -37,7 +37,15 @@ def main(argv: list[str]) -> int:
     actions.add_parser(
         "log", help="print the wall's records of a run; `--follow` waits for more, see `saggar log --help`"
     )
+    held = actions.add_parser("held", help="print the requests that wait for a person's word")
+    held.add_argument("--run", metavar="RUN", help="id of the run or its start; the only running one if left out")
+    for name in ("approve", "deny"):
+        word = actions.add_parser(name, help=f"{name} a request that `saggar egress held` printed")
+        word.add_argument("id", metavar="ID")
+        word.add_argument("--run", metavar="RUN", help="id of the run or its start; the only running one if left out")
     args = parser.parse_args(argv[1:])
+    if args.action in ("held", "approve", "deny"):
+        return _held(args)
     ledger, ok = ledger_of(find_run(args.run))
     if args.json:
         json.dump(_as_json(ledger), sys.stdout, indent=2)
@@ -45,6 +53,23 @@ def main(argv: list[str]) -> int:
     else:
         _print(ledger)
     return 0 if ok else 1
+
+
+def _held(args: argparse.Namespace) -> int:
+    from saggar.cli.allow import ask, running
+
+    run = running(args.run)
+    if args.action == "held":
+        for one in ask(run, {"op": "held"}).get("held", ()):
+            where = harmless(f"{one.get('method', '')} {one['host']}:{one['port']}{one.get('path', '')}")
+            print(f"{one['id']}  {where}  {harmless(str(one.get('rule', '')))}")
+        return 0
+    verdict = "approved" if args.action == "approve" else "denied"
+    answer = ask(run, {"op": "answer", "id": args.id, "verdict": verdict})
+    if not answer.get("ok"):
+        raise UsageError(str(answer.get("error", "the run did not answer")), hint=str(answer.get("hint", "")))
+    print(f"{verdict} {args.id}")
+    return 0
 
 
 def find_run(text: str | None) -> RunDir:

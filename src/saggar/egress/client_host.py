@@ -198,6 +198,7 @@ class Client(ClientEnd):
             self.refuse(found)
             return
         self.admitted = found.decision.detail
+        self.admitted["grant"] = self.authorized.rule.id
         override = self.authorized.rule.connect_to
         if override is not None:
             self.admitted["connect_to"] = f"{override[0]}:{override[1]}"

@@ -59,7 +59,8 @@ def read(records: Iterable[Mapping[str, Any]]) -> Ledger:
         elif kind == "policy.allow":
             _declare(ledger, {**detail, "id": record.get("rule", "")})
         elif kind == "egress.decision" and record.get("effect") == "allow":
-            _use(ledger, str(record.get("rule", "")), detail)
+            # a terminated host's records name the rule for the request; `grant` is the allowlist's entry above it
+            _use(ledger, str(detail.get("grant") or record.get("rule", "")), detail)
         elif record.get("layer") == "L2" and record.get("effect") == "deny":
             _refuse(ledger, str(record.get("reason", "")), detail)
         elif kind == "egress.summary":

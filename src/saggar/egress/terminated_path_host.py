@@ -81,6 +81,7 @@ class BrokerPort:
             return "timeout"
         finally:
             del self._waiting[number]
+            self._emit({"event": "unheld", "cell": self.id, "id": number})
 
     def answer(self, number: str, verdict: str) -> None:
         """The supervisor's answer to a question; anything but `approved` is a no."""

@@ -68,6 +68,10 @@ class BrokerLink:
         finally:
             os.close(rules)
 
+    def answer(self, cell: Cell, number: str, verdict: str) -> None:
+        """A person's word on a held request: `approved` or `denied`. Raises OSError."""
+        self._send({"op": "answer", "cell": cell.id, "id": number, "verdict": verdict}, [])
+
     def remove(self, cell: Cell) -> None:
         try:
             self._send({"op": "remove", "cell": cell.id}, [])

@@ -6,7 +6,8 @@ I2  A change is in the task's audit log before it has an effect, and is answered
 I3  An added rule passes the same checks as one in a policy file.
 
 Requests and answers are one JSON object each on a SOCK_SEQPACKET connection:
-`{"op":"allow"|"revoke","entries":["HOST[:PORT]",…]}` → `{"ok":true,"changed":[…],"notes":[…]}` or `{"ok":false,"error":…,"hint":…}`.
+`{"op":"allow"|"revoke","entries":["HOST[:PORT]",…]}` → `{"ok":true,"changed":[…],"notes":[…]}` or `{"ok":false,"error":…,"hint":…}`;
+`{"op":"held"}` → `{"ok":true,"held":[{"id","host","port","method","path","rule"}…]}`; `{"op":"answer","id","verdict":"approved"|"denied"}`.
 
 On the `saggar run` path only as far as opening the socket (40 us); what a request needs is imported with it.
 """
@@ -35,12 +36,15 @@ _SOCK_NONBLOCK, _SOCK_CLOEXEC = 0o4000, 0o2000000
 class LiveControl:
     """Listens for one cell. change: hands new rules to the broker; True where its answer is to be waited for."""
 
-    __slots__ = ("_added", "_cell", "_change", "_clients", "_loop", "_sock", "_waiting", "rules")
+    __slots__ = ("_added", "_answers", "_cell", "_change", "_clients", "_loop", "_sock", "_waiting", "rules")
 
-    def __init__(self, loop: Loop, cell: Cell, change: Callable[[], bool]) -> None:
+    def __init__(
+        self, loop: Loop, cell: Cell, change: Callable[[], bool], answers: Callable[[str, str], bool] = lambda *_: False
+    ) -> None:
         self._loop = loop
         self._cell = cell
         self._change = change
+        self._answers = answers
         self._clients: set[int] = set()
         self._waiting: list[tuple[_socket.socket, dict[str, Any]]] = []
         self._added = 0
@@ -92,6 +96,9 @@ class LiveControl:
         from saggar.runtime.live_change import change
 
         try:
+            held = self._held(data, uid)
+            if held is not None:
+                return held, False
             before = self.rules or self._cell.prepared.policy.egress
             made = change(data, before, first_id=self._added)
             for record in made.records:
@@ -104,6 +111,35 @@ class LiveControl:
         except (SaggarError, OSError, ValueError, TypeError, KeyError) as e:
             return {"ok": False, "error": f"the change was not made: {e}", "hint": ""}, False
         return {"ok": True, "changed": made.changed, "notes": made.notes}, waits
+
+    def _held(self, data: bytes, uid: int) -> dict[str, Any] | None:
+        """The answer to a question about held requests, None where it is none. The log has the word before its effect."""
+        from json import loads
+
+        request = loads(data)
+        if request["op"] == "held":
+            return {"ok": True, "held": list(self._cell.held.values())}
+        if request["op"] != "answer":
+            return None
+        number, verdict = str(request["id"]), str(request["verdict"])
+        question = self._cell.held.get(number)
+        if question is None or verdict not in ("approved", "denied"):
+            return {
+                "ok": False,
+                "error": f"no request `{number}` waits in this run",
+                "hint": "`saggar egress held` lists them",
+            }
+        detail: dict[str, Any] = {k: v for k, v in question.items() if k in ("host", "port", "method", "path")}
+        effect = "allow" if verdict == "approved" else "deny"
+        self._cell.prepared.audit.append(
+            "approval.answer",
+            layer="approval",
+            effect=effect,
+            reason=verdict,
+            rule=question.get("rule", ""),
+            detail={**detail, "uid": uid},
+        )
+        return {"ok": self._answers(number, verdict), "changed": [], "notes": []}
 
     def updated(self) -> None:
         """The broker works by the new rules: tell those who wait for it."""

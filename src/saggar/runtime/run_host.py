@@ -13,6 +13,7 @@ from saggar.runtime.terminal_host import Terminal
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
     from saggar.isolation import wire_host as wire
     from saggar.policy.model import Policy
@@ -58,12 +59,20 @@ def run_foreground(
         owner = prepared.cell_uid
         inner, relays = _streams(owner)
         cell = supervisor.start(prepared, inner)
+        if notice is not None:
+            cell.on_held = lambda held: notice(_held(held))
         _attach(supervisor, cell, inner, relays)
         terminal.take_over(supervisor, cell)
         return supervisor.run_to_end(cell), prepared
     finally:
         supervisor.close()
         terminal.give_back()
+
+
+def _held(message: dict[str, Any]) -> str:
+    """For the operator: a request of the cell waits. Its path is canonical, so nothing in it moves a cursor."""
+    where = f"{message.get('method', '')} {message['host']}:{message['port']}{message.get('path', '')}"
+    return f"{where} waits for your word: `saggar egress approve {message['id']}` or `deny`"
 
 
 def _streams(owner: int) -> tuple[tuple[int, int, int], list[tuple[int, int]]]:

@@ -75,10 +75,12 @@ class Cell:
         "ended",
         "enforcement",
         "failure",
+        "held",
         "in_broker",
         "listeners",
         "live",
         "on_done",
+        "on_held",
         "on_started",
         "on_stopped",
         "pending_removal",
@@ -126,6 +128,9 @@ class Cell:
         self.on_done: Callable[[Result], None] | None = None
         self.on_started: Callable[[int], None] | None = None
         self.on_stopped: Callable[[int], None] | None = None
+        #: requests that wait for a person, by number, as the broker told them
+        self.held: dict[str, dict[str, Any]] = {}
+        self.on_held: Callable[[dict[str, Any]], None] | None = None
 
     @property
     def id(self) -> str:
@@ -265,7 +270,12 @@ class Supervisor:
         from saggar.runtime.live_host import LiveControl
 
         try:
-            cell.live = LiveControl(self.loop, cell, lambda: self._rules_changed(cell))
+            cell.live = LiveControl(
+                self.loop,
+                cell,
+                lambda: self._rules_changed(cell),
+                lambda number, verdict: self.answer(cell, number, verdict),
+            )
         except OSError:
             cell.live = None  # a file system without sockets: the run is as good, its rules stay as they are
 
@@ -340,6 +350,13 @@ class Supervisor:
         self._broker.update(cell, cell.live.rules)
         return True
 
+    def answer(self, cell: Cell, number: str, verdict: str) -> bool:
+        """A person's word on a request that the broker holds; False where it holds none of that number."""
+        if self._broker is None or cell.held.pop(number, None) is None:
+            return False
+        self._broker.answer(cell, number, verdict)
+        return True
+
     def _broker_says(self, message: dict[str, Any]) -> None:
         event = message.get("event")
         if event == "fatal":
@@ -352,6 +369,12 @@ class Supervisor:
             return
         if event == "refused":
             cell_or_none.refuse(message["reason"], message["host"], message["port"])
+        elif event == "ask":
+            cell_or_none.held[message["id"]] = message
+            if cell_or_none.on_held is not None:
+                cell_or_none.on_held(message)
+        elif event == "unheld":
+            cell_or_none.held.pop(message["id"], None)
         elif event == "updated":
             if cell_or_none.live is not None:
                 cell_or_none.live.updated()
