@@ -27,7 +27,7 @@ from saggar.egress.dial_host import DialError
 from saggar.egress.http_host import HttpRelay
 from saggar.egress.listeners import CAPTURED_PORTS
 from saggar.egress.splice_host import Splice
-from saggar.egress.wire_host import Wire, consume, peek, reset, say_and_close
+from saggar.egress.wire_host import Wire, consume, is_gone, peek, reset, say_and_close
 
 if TYPE_CHECKING:
     import socket
@@ -39,6 +39,8 @@ SNIFF_S = 10.0
 #: on a listed port other than 80 and 443 the server may speak first (SSH, MySQL): the client's silence is waited for
 #: no longer than this
 SERVER_FIRST_S = 0.3
+#: minutes after which a tunnel is ended whose one direction is over while nothing moves in the other
+HALF_CLOSED_SWEEPS = 5
 
 
 class TerminatedPath(Protocol):
@@ -393,7 +395,10 @@ class Connection:
         moved = self._splice.moved
         self._idle_sweeps = self._idle_sweeps + 1 if moved == self._last_moved else 0
         self._last_moved = moved
-        if self._idle_sweeps > sweeps:
+        if self._splice.half_closed and (is_gone(self.sock) or self._idle_sweeps > HALF_CLOSED_SWEEPS):
+            # the upstream did not answer the client's end with its own
+            self._splice.abort()
+        elif self._idle_sweeps > sweeps:
             self._splice.abort()
 
     def abort(self) -> None:

@@ -21,7 +21,7 @@ from saggar.egress.destination import Destination
 from saggar.egress.dial_host import DialError
 from saggar.egress.http_body import LAST_CHUNK, ChunkedReader, CloseReader, LengthReader, chunk
 from saggar.egress.http_head import NO_BODY, Body, RequestHead, ResponseHead
-from saggar.egress.wire_host import Wire, reset, say_and_close
+from saggar.egress.wire_host import Wire, is_ended, is_gone, reset, say_and_close
 
 if TYPE_CHECKING:
     from saggar.egress.connection_host import Connection
@@ -33,6 +33,10 @@ RESPONSE_S = 300.0
 #: and be silent this long within it (server-sent events ping more often)
 SILENCE_S = 900.0
 _MAX_INTERIM = 16
+#: how often a client that waits is looked at, and how long one that has ended its direction is still answered: some end
+#: theirs on purpose after a request, most are gone
+_LOOK_S = 5.0
+HALF_CLOSED_S = 30.0
 
 _WEBSOCKET = ((b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"))
 
@@ -285,17 +289,19 @@ class HttpRelay:
         """The final response head; None where the connection was upgraded and handed over. Raises ParseError, OSError."""
         for _ in range(_MAX_INTERIM):
             seen = 0
-            async with asyncio.timeout(RESPONSE_S):
-                while (end := http_head.find_end(upstream.buffer, seen)) < 0:
-                    seen = len(upstream.buffer)
-                    try:
-                        more = await upstream.fill()
-                    except OSError:
-                        more = False
-                    if not more:
-                        if upstream.buffer:
-                            raise ParseError("the response head is cut", reason="bad_response")
-                        raise _Stale
+            deadline = self._connection.cell.loop.time() + RESPONSE_S
+            while (end := http_head.find_end(upstream.buffer, seen)) < 0:
+                seen = len(upstream.buffer)
+                try:
+                    more = await self._fill(upstream, deadline)
+                except TimeoutError:
+                    raise
+                except OSError:
+                    more = False
+                if not more:
+                    if upstream.buffer:
+                        raise ParseError("the response head is cut", reason="bad_response")
+                    raise _Stale
             head = bytes(upstream.buffer[:end])
             del upstream.buffer[:end]
             response = http_head.parse_response(head, request.method)
@@ -307,6 +313,30 @@ class HttpRelay:
             if request.version == 1:
                 await self._client.write(http_head.write_response(response, body=NO_BODY, keep_alive=True))
         raise ParseError("too many interim responses", reason="bad_response")
+
+    async def _read(self, upstream: Wire) -> bytes:
+        if not upstream.buffer and not await self._fill(upstream, self._connection.cell.loop.time() + SILENCE_S):
+            return b""
+        return await upstream.read()
+
+    async def _fill(self, upstream: Wire, deadline: float) -> bool:
+        """More from the upstream, while the client is there to take it. Raises TimeoutError, _Cut, OSError."""
+        loop = self._connection.cell.loop
+        ended_at = 0.0
+        while True:
+            try:
+                async with asyncio.timeout(max(0.0, min(_LOOK_S, deadline - loop.time()))):
+                    return await upstream.fill()
+            except TimeoutError:
+                now = loop.time()
+                if now >= deadline:
+                    raise
+            if is_gone(self._client.sock):
+                raise _Cut
+            if is_ended(self._client.sock):
+                ended_at = ended_at or now
+                if now - ended_at >= HALF_CLOSED_S:
+                    raise _Cut
 
     async def _upgraded(self, upstream: Wire, request: RequestHead, response: ResponseHead) -> None:
         agreed = next((v for n, v in response.fields if n.lower() == b"upgrade"), b"")
@@ -335,8 +365,7 @@ class HttpRelay:
         await self._client.write(http_head.write_response(response, body=body, keep_alive=keep, head_only=head_only))
         try:
             while not reader.done:
-                async with asyncio.timeout(SILENCE_S):
-                    data = await upstream.read()
+                data = await self._read(upstream)
                 if not data:
                     if not isinstance(reader, CloseReader):
                         raise _Cut

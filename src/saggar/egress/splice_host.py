@@ -248,6 +248,11 @@ class Splice:
         """Bytes moved so far; one that does not change is idle."""
         return self.up.count + self.down.count
 
+    @property
+    def half_closed(self) -> bool:
+        """One side has ended its direction, the other has not."""
+        return self.up.ended or self.down.ended
+
     def on_end(self) -> None:
         if self.up.ended and self.down.ended:
             self._finish(abort=False)

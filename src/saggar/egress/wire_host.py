@@ -8,6 +8,7 @@ kernel's buffer. uvloop's transports cannot do that, and ignore `pause_reading` 
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import struct
 from contextlib import suppress
@@ -79,6 +80,27 @@ async def peek(sock: socket.socket, least: int, most: int) -> bytes:
         if raised:
             with suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+
+
+#: since Linux 2.6.17: the peer will send no more
+_POLLRDHUP = 0x2000
+
+
+def is_gone(sock: socket.socket) -> bool:
+    """Whether the connection is over in both directions: reset, or ended by both sides."""
+    return bool(_poll(sock) & (select.POLLERR | select.POLLHUP | select.POLLNVAL))
+
+
+def is_ended(sock: socket.socket) -> bool:
+    """Whether the peer has ended its direction; what it sent before may still be unread."""
+    return bool(_poll(sock) & _POLLRDHUP)
+
+
+def _poll(sock: socket.socket) -> int:
+    poller = select.poll()
+    poller.register(sock, _POLLRDHUP)
+    ready = poller.poll(0)
+    return ready[0][1] if ready else 0
 
 
 def consume(sock: socket.socket, size: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from saggar.egress.alerts import ACCESS_DENIED
 from saggar.policy.model import EgressRule
 from saggar.testing import client_hello as h
-from saggar.testing.egress_cell import EgressCell
+from saggar.testing.egress_cell import EgressCell, reset_socket
 from saggar.testing.upstream import Upstream
 
 ELSEWHERE = "203.0.113.9"
@@ -198,3 +198,28 @@ def test_out_of_descriptors_the_broker_waits_and_goes_on(rules):
                 if ended(sock) == ACCESS_DENIED:
                     break
             assert time.monotonic() < deadline
+
+
+LOOK_OFTEN = "import saggar.egress.http_host as t; t._LOOK_S = 0.1; t.HALF_CLOSED_S = 0.5"
+
+
+@pytest.mark.parametrize("how", ["reset", "end"])
+def test_a_client_that_leaves_a_stalled_upstream_is_let_go(rules, how):
+    with socket.create_server(("127.0.0.1", 0)) as stalled:
+        rule = EgressRule(id="s", host="stalled.test", ports=(80,), connect_to=stalled.getsockname())
+        with EgressCell([rule], tweak=LOOK_OFTEN) as cell:
+            sock = cell.connect(ELSEWHERE, 80)
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: stalled.test\r\n\r\n")
+            upstream, _ = stalled.accept()
+            with upstream:
+                upstream.settimeout(10)
+                assert upstream.recv(4096).startswith(b"GET / HTTP/1.1\r\n")
+                reset_socket(sock) if how == "reset" else sock.close()
+                assert ended(upstream) == b""
+
+
+def test_a_client_that_ends_its_direction_still_gets_its_answer(cell, http_upstream):
+    with cell.connect(ELSEWHERE, 80) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\nHost: api.allowed.test\r\n\r\n")
+        sock.shutdown(socket.SHUT_WR)
+        assert ended(sock).endswith(b"hello from upstream: GET / HTTP/1.1")
