@@ -1,4 +1,7 @@
-"""`saggar policy explain CALL`: which capability and which rule decide a call, and why. Nothing is called."""
+"""`saggar policy explain CALL`: which capability and which rule decide a call, and why. Nothing is called.
+
+Without a call: what the capabilities make reachable in one task.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ from saggar.capability.call import BadCall, prepare
 from saggar.capability.declare import Tool
 from saggar.capability.desk_host import rules_for
 from saggar.capability.grant import Grant, compile_capability
+from saggar.capability.reach import lines_of as reach_lines
+from saggar.capability.reach import reach
 from saggar.capability.rule import CallView, from_policy
 from saggar.capability.rules import RuleSet
 from saggar.core.decision import ALLOW, ASK
@@ -35,7 +40,9 @@ class SaidLabel:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("call", metavar="CALL", help="`TOOL(arg=value, …)`, values as JSON or as bare words")
+    parser.add_argument(
+        "call", nargs="?", default="", metavar="CALL", help="`TOOL(arg=value, …)`, values as JSON or as bare words"
+    )
     parser.add_argument("--tools", metavar="MODULE", action="append", default=[], help="a Python module with the tools")
     parser.add_argument("--label", metavar="ARG=INTEGRITY", action="append", default=[], help=f"{', '.join(INTEGRITY)}")
     parser.add_argument("--tainted", action="store_true", help="as if the task had read private and untrusted data")
@@ -45,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def explain(policy: Policy, args: argparse.Namespace) -> int:
     """Exit code 0 for an allow, 3 for a deny or an ask."""
     tools = load_tools([*policy.tools.modules, *args.tools])
+    if not args.call:
+        return _reach(policy, tools, as_json=args.json)
     name, given = parse_call(args.call)
     if name not in tools:
         raise UsageError(f"there is no tool `{name}`", hint=f"there are {', '.join(sorted(tools)) or 'none'}")
@@ -56,6 +65,15 @@ def explain(policy: Policy, args: argparse.Namespace) -> int:
     found = judge(tools[name].declaration, given, grants, loaded, labels=labels_of(args.label), flow=flow)
     print(json.dumps(found, indent=2) if args.json else "\n".join(lines_of(found)))
     return 0 if found["effect"] == ALLOW else 3
+
+
+def _reach(policy: Policy, tools: Mapping[str, Tool], *, as_json: bool) -> int:
+    known = [t.declaration for t in tools.values()]
+    found = reach(known, [g for text in policy.tools.capabilities for g in compile_capability(text, known)])
+    legs = {name: list(getattr(found, name)) for name in found.__slots__}
+    shown = json.dumps(legs | {"trifecta": found.trifecta, "rule_of_two": found.rule_of_two}, indent=2)
+    print(shown if as_json else "\n".join(reach_lines(found)))
+    return 0
 
 
 def judge(

@@ -63,6 +63,14 @@ def test_says_which_rule_decides(explain, words, code, first):
     assert (got, out.splitlines()[0]) == (code, first)
 
 
+def test_without_a_call_it_says_what_is_reachable(explain):
+    code, out = explain()
+    assert code == 0
+    assert "a way out by send_email, pay" in out
+    assert "lethal trifecta: not reachable" in out
+    assert json.loads(explain("--json")[1])["outward"] == ["send_email", "pay"]
+
+
 def test_json_and_reasons(explain):
     _, out = explain("send_email(to=boss@acme.com, subject=hi, body=x)", "--json")
     found = json.loads(out)
