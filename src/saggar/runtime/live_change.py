@@ -74,7 +74,7 @@ def _allow(entries: list[str], before: EgressPolicy, first_id: int) -> Change:
         if port not in _CAPTURED
     ]
     return Change(
-        EgressPolicy(allow=(*before.allow, *added)),
+        before.replace(allow=(*before.allow, *added)),
         tuple(Record("policy.allow", rule) for rule in added),
         [f"{rule.host}:{port}" for rule in added for port in rule.ports],
         notes,
@@ -99,7 +99,7 @@ def _revoke(entries: list[str], before: EgressPolicy) -> Change:
             rules[at : at + 1] = [rule.replace(ports=left)] if left else []
             records.append(Record("policy.revoke", rule.replace(ports=gone)))
             changed += [f"{rule.host}:{port}" for port in gone]
-    return Change(EgressPolicy(allow=tuple(rules)), tuple(records), changed)
+    return Change(before.replace(allow=tuple(rules)), tuple(records), changed)
 
 
 def _covering(rules: list[EgressRule], host: str) -> str:

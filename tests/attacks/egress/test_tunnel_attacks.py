@@ -624,3 +624,42 @@ def test_the_filter_lets_the_real_kernels_refusals_through_and_loopback_not(cell
     cell.wait_record(kind="egress.kernel_refused", address="2001:db8::2", protocol="udp")
     found = {(r["detail"]["address"], r["detail"]["protocol"]) for r in cell.records()}
     assert found == {(a, p) for a in ("192.0.2.1", "2001:db8::2") for p in ("tcp", "udp")}
+
+
+def test_row_17_a_peer_that_is_not_the_one_dialled(rules, tls_upstream):
+    """What cannot be brought about on a sound kernel: the peer's address, told wrongly."""
+    tweak = "import saggar.egress.dial_host as d; d._peer = lambda _: '203.0.113.77'"
+    with EgressCell(rules, tweak=tweak) as cell:
+        assert exchange(cell.connect(ELSEWHERE, 443), h.hello(b"api.allowed.test")) == INTERNAL_ERROR
+        detail = cell.wait_record(effect="deny", reason="peer_mismatch")["detail"]
+        assert (detail["dialled"], detail["peer"]) == ("127.0.0.1", "203.0.113.77")
+        assert tls_upstream.bytes == b""
+
+
+@pytest.mark.parametrize("address", ["2001:db8::7", "::ffff:203.0.113.9", "64:ff9b::7f00:1", "fd00:ec2::254"])
+def test_row_25_an_ipv6_destination_has_the_same_policy(cell, client_context, address):
+    with client_context.wrap_socket(cell.connect(address, 443), server_hostname="api.allowed.test") as tls:
+        tls.sendall(b"GET / HTTP/1.1\r\nHost: api.allowed.test\r\n\r\n")
+        assert tls.recv(1000).startswith(b"HTTP/1.1 200 ")
+    assert exchange(cell.connect(address, 443), h.hello(b"evil.test")) == ACCESS_DENIED
+    cell.wait_record(effect="deny", reason="host_not_listed", host="evil.test")
+
+
+def test_a_protocol_where_the_server_speaks_first(rules):
+    """SSH and its kind, on a port of their own: the client's silence is not waited out, and nothing is read into it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        rule = EgressRule(id="ssh", host="git.test", ports=(22,), connect_to=server.getsockname())
+        with EgressCell([*rules, rule]) as cell:
+            address = cell.python("import socket; print(socket.gethostbyname('git.test'))").strip()
+            with cell.connect(address, 22) as sock:
+                upstream, _ = server.accept()
+                with upstream:
+                    upstream.sendall(b"SSH-2.0-server\r\n")
+                    assert sock.recv(100) == b"SSH-2.0-server\r\n"
+                    sock.sendall(b"SSH-2.0-client\r\n")
+                    assert upstream.recv(100) == b"SSH-2.0-client\r\n"
+            record = cell.wait_record(effect="allow")
+            assert (record["detail"]["host"], record["detail"]["scheme"]) == ("git.test", "tcp")
+            # a name inside that says otherwise is judged like anywhere
+            assert exchange(cell.connect(address, 22), h.hello(b"api.allowed.test")) == ACCESS_DENIED
+            cell.wait_record(effect="deny", reason="port_not_listed")

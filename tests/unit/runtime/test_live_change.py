@@ -10,7 +10,8 @@ BEFORE = EgressPolicy(
     allow=(
         EgressRule(id="a", host="a.test", ports=(443, 80)),
         EgressRule(id="w", host="*.w.test"),
-    )
+    ),
+    budget='{"requests": 5}',
 )
 
 
@@ -25,6 +26,7 @@ def test_allow_adds_and_touches_nothing_else():
         EgressRule(id="live[3]", host="new.test"),
         EgressRule(id="live[4]", host="b.test", ports=(8443,)),
     )
+    assert made.egress.budget == BEFORE.budget
     assert made.changed == ["new.test:443", "b.test:8443"]
     assert [n.partition(" ")[0] for n in made.notes] == ["b.test:8443"]
     assert made.added == 2
