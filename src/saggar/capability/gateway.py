@@ -37,6 +37,7 @@ from saggar.capability.steps import (
     Sink,
     answer_record,
     declared,
+    finished,
     granted,
     granting,
     misfit,
@@ -431,7 +432,7 @@ class Gateway:
                 raise UsageError(f"the tool `{tool.name}` runs in a sandbox and the session has none")
             return self._sandbox.run(tool.declaration, tool.unguarded, judged.call.args, self._timeout_s)
         value = tool.unguarded(**revived(tool, judged.call.args))
-        return asyncio.run(value) if tool.is_async else value
+        return finished(value) if tool.is_async else value
 
     def _finish(self, judged: Judged, value: Any, error: Exception | None) -> Outcome:
         declaration = judged.call.declaration

@@ -13,8 +13,9 @@ I3  Arguments that are not one JSON object are refused before the gateway, as a 
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from saggar.audit import canonical
@@ -65,38 +66,73 @@ class ToolLoop:
 
     def openai_results(self, message: Any) -> list[dict[str, Any]]:
         """One `tool` message for each tool call of an assistant message; empty where it has none."""
-        out = []
-        for call in _get(message, "tool_calls") or ():
-            function = _get(call, "function")
-            text, _ = self._run(_get(function, "name"), _get(function, "arguments"))
-            out.append({"role": "tool", "tool_call_id": _get(call, "id"), "content": text})
-        return out
+        return [_openai(ident, self._run(name, arguments)) for ident, name, arguments in _openai_calls(message)]
+
+    async def aopenai_results(self, message: Any) -> list[dict[str, Any]]:
+        """`openai_results` for an event loop, one call after the other."""
+        return [_openai(ident, await self._arun(name, args)) for ident, name, args in _openai_calls(message)]
 
     def anthropic_results(self, message: Any) -> dict[str, Any] | None:
         """One `user` message with a `tool_result` for each `tool_use` block; None where there is none."""
-        content = _get(message, "content")
-        blocks = [b for b in content if _get(b, "type") == "tool_use"] if not isinstance(content, str) else []
-        if not blocks:
-            return None
-        results = []
-        for block in blocks:
-            text, good = self._run(_get(block, "name"), _get(block, "input"))
-            result = {"type": "tool_result", "tool_use_id": _get(block, "id"), "content": text}
-            results.append(result if good else result | {"is_error": True})
-        return {"role": "user", "content": results}
+        return _anthropic([(ident, self._run(name, args)) for ident, name, args in _anthropic_calls(message)])
+
+    async def aanthropic_results(self, message: Any) -> dict[str, Any] | None:
+        """`anthropic_results` for an event loop, one call after the other."""
+        return _anthropic([(ident, await self._arun(name, args)) for ident, name, args in _anthropic_calls(message)])
 
     def _run(self, name: Any, arguments: Any) -> tuple[str, bool]:
+        args = self._fitting(name, arguments)
+        return self._told(name, self._gateway.call(self._token(), name, args)) if args is not None else (NO_CALL, False)
+
+    async def _arun(self, name: Any, arguments: Any) -> tuple[str, bool]:
+        args = self._fitting(name, arguments)
+        if args is None:
+            return NO_CALL, False
+        acall = getattr(self._gateway, "acall", None)
+        if acall is None:
+            return self._told(name, await asyncio.to_thread(self._gateway.call, self._token(), name, args))
+        return self._told(name, await acall(self._token(), name, args))
+
+    def _fitting(self, name: Any, arguments: Any) -> Mapping[str, Any] | None:
         if isinstance(arguments, str):
             try:
                 arguments = canonical.decode((arguments or "{}").encode())
             except (ParseError, UnicodeEncodeError):
-                return NO_CALL, False
-        if not isinstance(name, str) or not isinstance(arguments, Mapping) or name not in self._tools:
-            return NO_CALL, False
-        outcome = self._gateway.call(self._token(), name, arguments)
+                return None
+        fits = isinstance(name, str) and name in self._tools and isinstance(arguments, Mapping)
+        return arguments if fits else None
+
+    def _told(self, name: str, outcome: Outcome) -> tuple[str, bool]:
         if self._on_outcome is not None:
             self._on_outcome(name, outcome)
         return shown(outcome), outcome.done
+
+
+def _openai_calls(message: Any) -> Iterator[tuple[Any, Any, Any]]:
+    for call in _get(message, "tool_calls") or ():
+        function = _get(call, "function")
+        yield _get(call, "id"), _get(function, "name"), _get(function, "arguments")
+
+
+def _openai(ident: Any, told: tuple[str, bool]) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": ident, "content": told[0]}
+
+
+def _anthropic_calls(message: Any) -> Iterator[tuple[Any, Any, Any]]:
+    content = _get(message, "content")
+    for block in content if isinstance(content, list | tuple) else ():
+        if _get(block, "type") == "tool_use":
+            yield _get(block, "id"), _get(block, "name"), _get(block, "input")
+
+
+def _anthropic(told: list[tuple[Any, tuple[str, bool]]]) -> dict[str, Any] | None:
+    if not told:
+        return None
+    results = []
+    for ident, (text, good) in told:
+        result = {"type": "tool_result", "tool_use_id": ident, "content": text}
+        results.append(result if good else result | {"is_error": True})
+    return {"role": "user", "content": results}
 
 
 def shown(outcome: Outcome) -> str:

@@ -451,6 +451,11 @@ def test_async_bodies():
     assert asyncio.run(desk.gateway.acall(token, "double", {"n": 5})).value == 10
     assert asyncio.run(desk.gateway.acall(token, "double", {"n": "5"})).decision.reason == "type_confusion"
 
+    async def within_a_loop():
+        return desk.gateway.call(token, "double", {"n": 6})
+
+    assert asyncio.run(within_a_loop()).value == 12
+
 
 def test_a_sandboxed_body_runs_in_the_sandbox_or_not_at_all():
     @tool("do:it", effect="read", roles={}, labels=PUBLIC, runs="sandbox")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from types import SimpleNamespace
 
@@ -89,3 +90,14 @@ def test_a_loop_outlives_its_token():
         clock.advance(59)
     assert seen == [("read_notes", "done")] * 5
     assert len(log.of("capability.granted")) == 5
+
+
+def test_both_formats_in_an_event_loop(loop):
+    async def both():
+        ours = await loop.aopenai_results(openai(("read_notes", '{"day":"2026-05-15"}'), ("pay", "{}")))
+        block = {"type": "tool_use", "id": "t1", "name": "read_notes", "input": {"day": "x"}}
+        return ours, await loop.aanthropic_results({"content": [block]})
+
+    ours, theirs = asyncio.run(both())
+    assert [m["content"] for m in ours] == ['["note of 2026-05-15"]', NO_CALL]
+    assert theirs["content"][0]["is_error"]
