@@ -32,15 +32,21 @@ class Bubblewrap:
         return ".".join(map(str, self.version))
 
 
+_CACHE = "bwrap"
+
 _found: Bubblewrap | None = None
 
 
-def find() -> Bubblewrap:
-    """The newer of the wheel's and the system's. Raises Unenforceable when there is none that can do."""
+def find(cache_fd: int = -1) -> Bubblewrap:
+    """The newer of the wheel's and the system's. Raises Unenforceable when there is none that can do.
+
+    cache_fd: the state directory, where the answer of a system's `bwrap --version` is kept for as long as the file is the same one
+    (asking costs 2 ms, a tenth of a start).
+    """
     global _found  # noqa: PLW0603  # one answer a process: the files do not change under a run
     if _found is not None:
         return _found
-    candidates = [b for b in (_bundled(), *map(_system, SYSTEM_PLACES)) if b is not None and b.version >= MINIMUM]
+    candidates = [b for b in (_bundled(), *_systems(cache_fd)) if b is not None and b.version >= MINIMUM]
     if not candidates:
         raise Unenforceable(
             "bubblewrap was not found",
@@ -76,28 +82,71 @@ def _wheel_version(base: str) -> tuple[int, ...]:
     return MINIMUM
 
 
-def _system(path: str) -> Bubblewrap | None:
+def _systems(cache_fd: int) -> list[Bubblewrap]:
+    found: dict[tuple[int, int], Bubblewrap] = {}
+    for path in SYSTEM_PLACES:
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        # /bin is /usr/bin on most hosts
+        if (status.st_dev, status.st_ino) in found or not S_ISREG(status.st_mode) or status.st_mode & S_ISUID:
+            continue
+        if not os.access(path, os.X_OK):
+            continue
+        key = f"{path} {status.st_dev} {status.st_ino} {status.st_mtime_ns} {status.st_size} "
+        text = _remembered(cache_fd, key)
+        if not text:
+            text = _ask(path)
+            _remember(cache_fd, key + text)
+        version = _version(text)
+        if version:
+            found[status.st_dev, status.st_ino] = Bubblewrap(path, version, bundled=False)
+    return list(found.values())
+
+
+def _remembered(cache_fd: int, key: str) -> str:
+    if cache_fd < 0:
+        return ""
     try:
-        status = os.stat(path)
+        with open(
+            os.open(_CACHE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=cache_fd), encoding="utf-8"
+        ) as file:
+            text = file.read(1000)
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return text[len(key) :].strip() if text.startswith(key) else ""
+
+
+def _remember(cache_fd: int, line: str) -> None:
+    if cache_fd < 0:
+        return
+    part = f"{_CACHE}.{os.getpid()}"
+    try:
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=cache_fd)
+        os.write(fd, line.encode())
+        os.close(fd)
+        os.rename(part, _CACHE, src_dir_fd=cache_fd, dst_dir_fd=cache_fd)
     except OSError:
-        return None
-    if not S_ISREG(status.st_mode) or status.st_mode & S_ISUID or not os.access(path, os.X_OK):
-        return None
+        # the next start asks again
+        return
+
+
+def _ask(path: str) -> str:
     read, write = os.pipe()
     try:
         pid = os.posix_spawn(path, [path, "--version"], {}, file_actions=[(os.POSIX_SPAWN_DUP2, write, 1)])
         os.close(write)
         write = -1
-        text = os.read(read, 200).decode("ascii", "replace")
+        text = os.read(read, 200).decode("ascii", "replace").rpartition(" ")[2].strip()
         os.waitpid(pid, 0)
     except OSError:
-        return None
+        return ""
     finally:
         os.close(read)
         if write >= 0:
             os.close(write)
-    version = _version(text.rpartition(" ")[2].strip())
-    return Bubblewrap(path, version, bundled=False) if version else None
+    return text
 
 
 def _version(text: str) -> tuple[int, ...]:

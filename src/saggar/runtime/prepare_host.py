@@ -72,7 +72,7 @@ class Session:
         self.env = env
         self.state: State = open_state(env)
         self.caller = caller()
-        self.bwrap = bwrap_host.find()
+        self.bwrap = bwrap_host.find(self.state.fd)
         self.system = rootfs_host.System()
 
     def sweep(self) -> None:
