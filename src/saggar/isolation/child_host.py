@@ -20,7 +20,7 @@ from saggar.isolation import syscalls_host as sys_
 from saggar.isolation import wire_host as wire
 from saggar.isolation.bwrap_argv import GID, SCRATCH, SECCOMP_FD, STAGE, STATUS_FD, UID
 from saggar.isolation.netns_host import open_listeners, own_every_address
-from saggar.isolation.workspace_mount_host import clone_layers, clone_tree, mount_workspace
+from saggar.isolation.workspace_mount_host import clone_layers, clone_tree, mount_workspace, own_inodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -179,9 +179,10 @@ def _become(  # noqa: PLR0917  # one caller, above
     step.name = "stage"
     clones = [fds[i] for i in request["clones"]] if request["ids"] is not None else _clone(request)
     place = _first_place(request["workspace"])
-    scratch = _stage(request, clones, place)
+    scratch, shared = _stage(request, clones, place)
     step.name = "workspace"
     mounted = mount_workspace(request["workspace"], workspace_fds, f"{place}/ws")
+    mounted.shared = mounted.shared or shared
     sys_.mount(place, STAGE, "", sys_.MS_MOVE)
     _report(request, step.control, scratch, mounted, sockets, left_out)
     step.name = "limits"
@@ -190,7 +191,8 @@ def _become(  # noqa: PLR0917  # one caller, above
     if word is None:
         os._exit(0)
     step.name = "exec"
-    _exec(request, fds[request["status_fd"]], step)
+    seccomp = request["seccomp_shared"] if mounted.shared else request["seccomp"]
+    _exec(request, fds[request["status_fd"]], seccomp, step)
 
 
 def _report(  # noqa: PLR0917  # one caller, above
@@ -204,6 +206,7 @@ def _report(  # noqa: PLR0917  # one caller, above
         "layer": mounted.layer,
         "started_ns": mounted.started_ns,
         "upper": bool(extra),
+        "shared": mounted.shared,
     }
     wire.send(control, message, [scratch, *extra, *sockets])
 
@@ -326,8 +329,10 @@ def _first_place(workspace: dict[str, Any]) -> str:
     raise OSError(2, "no directory to build the cell in: this system has neither /sys nor /mnt")
 
 
-def _stage(request: dict[str, Any], clones: Sequence[int], stage: str) -> int:
-    """Mount the scratch tmpfs and hang the granted trees beneath it. Gives a descriptor of it, to ask how full it is."""
+def _stage(request: dict[str, Any], clones: Sequence[int], stage: str) -> tuple[int, bool]:
+    """Mount the scratch tmpfs and hang the granted trees beneath it. Gives a descriptor of it, to ask how full it is, and whether
+    some directory shows the host's own inodes."""
+    shared = False
     size, inodes = request["scratch_bytes"], request["scratch_inodes"]
     options = f"size={size},nr_inodes={inodes},mode=0755"
     sys_.mount("saggar", stage, "tmpfs", sys_.MS_NOSUID | sys_.MS_NODEV, options)
@@ -343,13 +348,15 @@ def _stage(request: dict[str, Any], clones: Sequence[int], stage: str) -> int:
         else:
             os.close(os.open(place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
         sys_.move_mount(fd, place)
+        if grant["directory"] and "place" not in grant:
+            shared = not own_inodes(place, stage) or shared
     os.umask(old)
-    return os.open(stage, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return os.open(stage, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), shared
 
 
-def _exec(request: dict[str, Any], status_fd: int, step: Step) -> None:
+def _exec(request: dict[str, Any], status_fd: int, seccomp: bytes, step: Step) -> None:
     blobs = [wire.memfd("saggar", blob) for blob in request["blobs"]]
-    sources = [(STATUS_FD, status_fd), (SECCOMP_FD, wire.memfd("saggar", request["seccomp"])), *enumerate(blobs)]
+    sources = [(STATUS_FD, status_fd), (SECCOMP_FD, wire.memfd("saggar", seccomp)), *enumerate(blobs)]
     # first out of the way of the numbers that bubblewrap is given
     high = [(index, fcntl(fd, F_DUPFD_CLOEXEC, _HIGH_FD)) for index, fd in sources]
     reporting = fcntl(step.control.fileno(), F_DUPFD_CLOEXEC, _HIGH_FD)

@@ -59,6 +59,7 @@ class _Cell:
         "report",
         "scratch",
         "seccomp",
+        "seccomp_shared",
         "spare_next",
         "status",
         "status_buffer",
@@ -72,7 +73,7 @@ class _Cell:
         self.limits = limits
         self.deadline = deadline
         self.status_buffer = b""
-        self.seccomp = ""
+        self.seccomp = self.seccomp_shared = b""
         self.report: wire.Socket | None = None
         self.scratch = -1
         self.linger = False
@@ -116,7 +117,10 @@ class _Spare:
 
 def _under(limits: Limits, request: dict[str, Any]) -> None:
     """What in the request depends on how the limits are held."""
-    request["seccomp"] = build_filter(os.uname().machine, uncounted=limits.uncounted, pinned=limits.pinned)
+    arch, uncounted, pinned = os.uname().machine, limits.uncounted, limits.pinned
+    request["seccomp"] = build_filter(arch, uncounted=uncounted, pinned=pinned)
+    # which of the two it is, is known when the directories are mounted
+    request["seccomp_shared"] = build_filter(arch, uncounted=uncounted, pinned=pinned, shared=True)
     # a root caller's cells share a user namespace, where the kernel would count their tasks together
     alone = request["ids"] is None
     request["rlimits"] = [(kind, value, value) for kind, value in limits.rlimits(own_namespace=alone)]
@@ -294,7 +298,8 @@ class Launcher:
         timeout = request["timeout_s"]
         deadline = monotonic() + timeout if timeout is not None else float("inf")
         cell = _Cell(request["id"], spare.pid, status_r, spare.limits, deadline)
-        cell.seccomp = digest(request["seccomp"])
+        cell.seccomp = request["seccomp"]
+        cell.seccomp_shared = request["seccomp_shared"]
         cell.report = spare.channel
         cell.linger = request["linger"]
         cell.spare_next = child_host.Birth(request) if request["spare"] else None
@@ -421,6 +426,8 @@ class Launcher:
             if message["event"] == "listening":
                 cell.scratch = fcntl(fds[0], F_DUPFD_CLOEXEC, 3)
                 cell.limits.add_tmpfs(cell.scratch)
+                if message["shared"]:
+                    cell.seccomp = cell.seccomp_shared
                 if cell.linger and len(fds) > 1:
                     # closing the last descriptor of a packet socket waits for an RCU grace period (8 to 15 ms measured): the
                     # foreground run leaves that to us, who are not waited for
@@ -545,7 +552,7 @@ class Launcher:
                 os.close(cell.status_fd)
             if not cell.cause:
                 self._judge(cell)
-            enforcement = {"limits": cell.limits.report(), "seccomp": cell.seccomp}
+            enforcement = {"limits": cell.limits.report(), "seccomp": digest(cell.seccomp)}
             cell.limits.close()
             if cell.scratch >= 0:
                 os.close(cell.scratch)

@@ -38,6 +38,17 @@ AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 NETLINK_ROUTE = 0
 _INET_PROTOCOLS = (0, 1, 6, 17, 58)  # any, ICMP, TCP, UDP, ICMPv6
 
+# A socket of a host program is reached by its inode, and no mount option forbids it; an overlay has inodes of its own, a bind
+# mount has the host's. A pair of datagram sockets can be connected anew, pairs of streams and packets cannot.
+_HOST_SOCKETS = "reaches the Unix sockets that host programs keep in a directory that is shown as it is"
+_SOCK_STREAM, _SOCK_SEQPACKET, _SOCK_NONBLOCK, _SOCK_CLOEXEC = 1, 5, 0x800, 0x8_0000
+_CONNECTED_PAIRS = tuple(
+    kind | nonblock | cloexec
+    for kind in (_SOCK_STREAM, _SOCK_SEQPACKET)
+    for nonblock in (0, _SOCK_NONBLOCK)
+    for cloexec in (0, _SOCK_CLOEXEC)
+)
+
 _TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
 
 # PER_LINUX, PER_LINUX32, UNAME26, both, and the query that changes nothing
@@ -47,7 +58,7 @@ _PERSONALITIES = (0x0, 0x8, 0x2_0000, 0x2_0008, 0xFFFF_FFFF)
 class Refusal(Frozen):
     """One row. call: name. errno: what the caller sees. reason: why. tests: all must hold; none means always.
     only: "" for every cell, `uncounted` where a watchdog holds memory (it cannot see what the call makes), `pinned` where
-    an affinity holds the CPU limit."""
+    an affinity holds the CPU limit, `shared` where a directory of the host is shown as it is (a read-write workspace)."""
 
     __slots__ = ("call", "errno", "only", "reason", "tests")
     call: str
@@ -90,6 +101,10 @@ REFUSALS: tuple[Refusal, ...] = (
         (("among", 0, (AF_INET, AF_INET6)), ("other", 2, _INET_PROTOCOLS)),
     ),
     Refusal("socketpair", EAFNOSUPPORT, "only AF_UNIX has pairs that are needed", (("other", 0, (AF_UNIX,)),)),
+    Refusal("socket", EPERM, _HOST_SOCKETS, (("among", 0, (AF_UNIX,)),), only="shared"),
+    Refusal(
+        "socketpair", EPERM, _HOST_SOCKETS, (("among", 0, (AF_UNIX,)), ("other", 1, _CONNECTED_PAIRS)), only="shared"
+    ),
     Refusal("clone", EPERM, "new namespaces bring capabilities over new kernel surface", (("bits", 0, (_NAMESPACE_FLAGS,)),)),
     Refusal(
         "unshare",
@@ -204,7 +219,7 @@ _LD, _JEQ, _JGT, _JSET, _RET = 0x20, 0x15, 0x25, 0x45, 0x06
 _NR, _ARCH, _ARGS = 0, 4, 16
 _INSTRUCTION = Struct("<HBBI")
 
-_built: dict[tuple[str, bool, bool], bytes] = {}
+_built: dict[tuple[str, bool, bool, bool], bytes] = {}
 
 
 class _Program:
@@ -241,16 +256,17 @@ def number(call: str, arch: str) -> int | None:
     return _NUMBERS[arch].get(call)
 
 
-def build_filter(arch: str, *, uncounted: bool = True, pinned: bool = True) -> bytes:
+def build_filter(arch: str, *, uncounted: bool = True, pinned: bool = True, shared: bool = False) -> bytes:
     """The filter as an array of `struct sock_filter`, ready for `bwrap --seccomp FD`.
 
     arch: `x86_64` or `aarch64` (`os.uname().machine`). uncounted: refuse also what a memory watchdog cannot see; false
     only where a cgroup counts memory. pinned: refuse also to leave the CPUs that the cell was given; false only where a
-    cgroup holds the CPU limit. Takes about 0.2 ms the first time.
+    cgroup holds the CPU limit. shared: refuse also Unix sockets but for connected pairs, for a cell that is shown a directory
+    of the host as it is. Takes about 0.2 ms the first time.
 
     Raises: `Unenforceable` for another architecture.
     """
-    key = (arch, uncounted, pinned)
+    key = (arch, uncounted, pinned, shared)
     if key not in _built:
         if arch not in _NUMBERS:
             raise Unenforceable(
@@ -258,7 +274,7 @@ def build_filter(arch: str, *, uncounted: bool = True, pinned: bool = True) -> b
                 cause="the filter's table has numbers for x86_64 and aarch64 only",
                 remedy="run on one of those, or choose the microvm tier",
             )
-        left_out = (("uncounted", uncounted), ("pinned", pinned))
+        left_out = (("uncounted", uncounted), ("pinned", pinned), ("shared", shared))
         unwanted = {only for only, wanted in left_out if not wanted}
         _built[key] = _build(arch, [r for r in REFUSALS if r.only not in unwanted])
     return _built[key]

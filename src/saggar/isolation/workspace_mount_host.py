@@ -32,12 +32,16 @@ _COARSE = 5
 class Mounted:
     """What the child made. root: path in the child's namespace to bind at the workspace's path inside, "" for none.
     layer: where the changes go, `disk`, `memory` or `none`. upper_fd: of a memory layer, for the supervisor; else -1.
-    started_ns: the file systems' clock when the layers were joined; later host changes are newer than it."""
+    started_ns: the file systems' clock when the layers were joined; later host changes are newer than it.
+    shared: the host's own inodes are shown, and with them its Unix sockets."""
 
-    __slots__ = ("layer", "root", "started_ns", "upper_fd")
+    __slots__ = ("layer", "root", "shared", "started_ns", "upper_fd")
 
-    def __init__(self, *, root: str = "", layer: str = "none", upper_fd: int = -1, started_ns: int = 0) -> None:
+    def __init__(
+        self, *, root: str = "", layer: str = "none", upper_fd: int = -1, started_ns: int = 0, shared: bool = False
+    ) -> None:
         self.root = root
+        self.shared = shared
         self.layer = layer
         self.upper_fd = upper_fd
         self.started_ns = started_ns
@@ -91,13 +95,40 @@ def mount_workspace(plan: dict[str, Any], fds: list[int], scratch: str) -> Mount
     os.mkdir(root, 0o755)
     if plan["mode"] != "copy-on-write":
         _bind(plan, fds[0], root)
+        # a bind mount has the host's inodes, and by them its Unix sockets
+        shared = plan["mode"] == "read-write" or not own_inodes(root, scratch)
         _protect(plan, root)
         _close(fds)
-        return Mounted(root=root)
+        return Mounted(root=root, shared=shared)
     mounted = _copy_on_write(plan, fds, scratch, root)
     _protect(plan, root)
     _close(fds)
     return mounted
+
+
+def own_inodes(place: str, scratch: str) -> bool:
+    """Cover the directory mounted at `place` by a read-only overlay of it: what it shows are inodes of its own, so that no socket
+    that a host program listens on is reached through it. False where the kernel refuses (mounts below it, a file system that
+    cannot be a layer): it stays as it is.
+
+    scratch: a directory of the child's own, where an empty lower layer is made (an overlay has two).
+    """
+    empty = f"{scratch}/empty"
+    try:
+        os.mkdir(empty, 0o755)
+    except FileExistsError:
+        pass
+    try:
+        sc.mount(
+            "overlay",
+            place,
+            "overlay",
+            sc.MS_NOSUID | sc.MS_NODEV | sc.MS_RDONLY,
+            f"userxattr,lowerdir={_escaped(place)}:{_escaped(empty)}",
+        )
+    except OSError:
+        return False
+    return True
 
 
 def _close(fds: list[int]) -> None:

@@ -8,7 +8,7 @@ I3  The environment of the caller contributes the names that the policy passes o
 from __future__ import annotations
 
 import os
-from stat import S_ISDIR
+from stat import S_ISDIR, S_ISREG
 from time import monotonic, time
 
 from saggar.audit.sink_host import AuditLog
@@ -56,6 +56,9 @@ class Grant:
         self.device = status.st_dev
         self.inode = status.st_ino
         self.directory = S_ISDIR(status.st_mode)
+        if not self.directory and not S_ISREG(status.st_mode):
+            os.close(self.fd)
+            raise UsageError(f"`{path}` is neither a directory nor a regular file, and cannot be shown in a cell")
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -512,6 +515,7 @@ class Prepared:
             "bubblewrap": f"{bwrap.version_text} ({'bundled' if bwrap.bundled else 'system'})",
             "user": mapping,
             "seccomp": cell.enforcement.get("seccomp", ""),
+            "unix_sockets": "connected pairs" if cell.shared else "the cell's own",
             "workspace": self.workspace.mode,
             "caveats": [str(c) for c in self.workspace.caveats],
         }

@@ -90,6 +90,7 @@ class Cell:
         "refused",
         "result",
         "scratch",
+        "shared",
         "specs",
         "started_s",
         "stderr",
@@ -112,6 +113,7 @@ class Cell:
         self.live: LiveControl | None = None
         self.pending_removal = False
         self.waits_until = 0.0
+        self.shared = False
         self.scratch = -1
         self.upper = -1
         self.cause = ""
@@ -264,6 +266,7 @@ class Supervisor:
         left_out = message["left_out"]
         cell.specs = [s for i, s in enumerate(cell.specs) if i not in left_out]
         cell.listeners = fds
+        cell.shared = message["shared"]
         cell.prepared.mounted(message["layer"], message["started_ns"])
         for fd in fds:
             self.loop.add(fd, POLLIN, lambda _events: self._connected(cell))
