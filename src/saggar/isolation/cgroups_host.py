@@ -16,6 +16,7 @@ import os
 from time import sleep
 
 from saggar.isolation.limits import group_directory, group_mounts, keyed, own_groups
+from saggar.isolation.syscalls_host import fork_into
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -165,6 +166,12 @@ class Group:
             os.write(self._join, b"0")
         else:
             self.set("cgroup.procs", pid)
+
+    def fork(self) -> int:
+        """Fork with the child here from birth. Raises `OSError` where the kernel cannot; the caller forks and attaches."""
+        if self.version == 1:
+            raise OSError(errno.EOPNOTSUPP, "version 1 has no such fork")
+        return fork_into(self._lock)
 
     def close(self, *, deadline_s: float = 5.0) -> bool:
         """Kills what is left, removes the directory, drops the lock. False when something would not die."""

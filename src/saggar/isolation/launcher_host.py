@@ -90,7 +90,7 @@ class _Cell:
 class _Spare:
     """A child that was born and waits for its request, with its limits. It has never run anything."""
 
-    __slots__ = ("alive", "attached", "birth", "channel", "ids", "limits", "pid")
+    __slots__ = ("alive", "birth", "channel", "ids", "limits", "pid")
 
     def __init__(
         self, birth: child_host.Birth, pid: int, channel: wire.Socket, ids: child_host.Ids | None, limits: Limits
@@ -101,13 +101,6 @@ class _Spare:
         self.ids = ids
         self.limits = limits
         self.alive = True
-        self.attached = False
-
-    def attach(self) -> None:
-        """Put the child under its limits. Moving a process between groups may wait for an RCU grace period (10 ms measured)."""
-        if not self.attached:
-            self.limits.attach(self.pid)
-            self.attached = True
 
     def drop(self) -> None:
         """End of file is the child's end."""
@@ -281,13 +274,10 @@ class Launcher:
             (limits.watch_disk if request["workspace"]["mode"] == "copy-on-write" else limits.watch_growth)(disk)
         self._send({"event": "started", "id": cell.id, "pid": cell.pid})
         try:
-            spare.attach()
             wire.send(spare.channel, {"op": "go"})
-        except OSError as error:
-            if spare.attached:
-                # it died before it was asked; why, it has said on the same socket
-                return
-            self._kill(cell, "infrastructure", {"step": "limits", "error": str(error)})
+        except OSError:
+            # it died before it was asked; why, it has said on the same socket
+            return
 
     def _adopt_spare(self, spare: _Spare, request: dict[str, Any], fds: list[int]) -> _Cell:
         """The request goes to the child, which is a cell from here on."""
@@ -332,27 +322,24 @@ class Launcher:
         return self._bear(birth)
 
     def _bear(self, birth: child_host.Birth) -> _Spare:
-        """Fork a child, and open its limits while it makes its namespaces. Raises Unenforceable and OSError."""
+        """Open limits, and fork a child under them. Raises Unenforceable and OSError."""
         ids = self._ids_of(birth.ids)
-        ours, theirs = wire.pair()
         me = os.getpid()
-        pid = os.fork()
+        self._born += 1
+        # groups are named by who holds them, not by the run: a spare has none yet
+        limits = Limits.open(
+            LimitsPolicy(**birth.limits),
+            f"{me}-{self._born}",
+            root=birth.ids is not None,
+            disk_on_host=birth.disk_on_host,
+        )
+        ours, theirs = wire.pair()
+        pid = limits.fork()
         if pid == 0:
             _signal.set_wakeup_fd(-1)
-            child_host.run(theirs, me, birth, ids)
+            child_host.run(theirs, me, birth, ids, limits)
         theirs.close()
-        self._born += 1
-        try:
-            # groups are named by who holds them, not by the run: a spare has none yet
-            limits = Limits.open(
-                LimitsPolicy(**birth.limits),
-                f"{me}-{self._born}",
-                root=birth.ids is not None,
-                disk_on_host=birth.disk_on_host,
-            )
-        except BaseException:
-            ours.close()
-            raise
+        limits.follow(pid)
         return _Spare(birth, pid, ours, ids, limits)
 
     def _refuse(self, request: dict[str, Any], error: Exception, step: str) -> None:
@@ -576,7 +563,6 @@ class Launcher:
             return
         try:
             self._spare = self._bear(birth)
-            self._spare.attach()
         except (SaggarError, OSError):
             # the next run is born when it is asked for, and says what is wrong
             self._spare = None

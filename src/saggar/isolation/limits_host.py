@@ -5,7 +5,7 @@ I1  `Limits.open` raises before anything was started when a limit would be `none
 I2  `attach` comes before the first process of the cell forks or execs, so nothing of the cell is ever outside.
 I3  `close` leaves no group; a supervisor that dies leaves groups that `sweep` finds unlocked.
 
-Order of use: `open`, `attach` and `rlimits` (in the launcher's child, before exec), `nproc` (there too, after it has
+Order of use: `open`, `fork`, `attach` and `rlimits` (in the launcher's child, before exec), `nproc` (there too, after it has
 entered its new user namespace), `follow`, `add_tmpfs` and `watch_disk` as the cell's mounts come up, `poll` about every 50 ms,
 `cause_of_death` when it ended, `close`.
 """
@@ -57,6 +57,7 @@ class Limits:
     """The limits of one run, held."""
 
     __slots__ = (
+        "_born_in",
         "_disk",
         "_failed_at",
         "_first",
@@ -75,6 +76,7 @@ class Limits:
         self._policy = policy
         self._groups = groups
         self.holdings = holdings
+        self._born_in = ""
         self._first = 0
         self._started: float | None = None
         self._saturation = Saturation()
@@ -161,6 +163,19 @@ class Limits:
         script = f'ulimit -u {tasks} 2>/dev/null || ulimit -p {tasks} || exit 126; exec "$@"'
         return ["/bin/sh", "-c", script, "sh", *argv]
 
+    def fork(self) -> int:
+        """`os.fork` for a single-threaded launcher, with the child already in a group of version 2 where that is possible;
+        the child calls `attach` all the same."""
+        for group in self._distinct():
+            try:
+                pid = group.fork()
+            except OSError:
+                continue
+            if pid == 0:
+                self._born_in = group.path
+            return pid
+        return os.fork()
+
     def follow(self, pid: int) -> None:
         """For a launcher whose child attaches itself: which process the watchdogs start from."""
         self._first = pid
@@ -172,7 +187,8 @@ class Limits:
         """
         self._first = pid
         for group in self._distinct():
-            group.attach(pid)
+            if group.path != self._born_in:
+                group.attach(pid)
         if self._pinned is not None:
             os.sched_setaffinity(pid, _pick_cpus(self._pinned))
 

@@ -54,7 +54,7 @@ def run(
         "--size", str(tmpfs_bytes), "--tmpfs", "/tmp", *bind, "--info-fd", str(info_write),
         "--seccomp", str(filter_fd), "--", *argv,
     ]  # fmt: skip
-    pid = os.fork()
+    pid = limits.fork()
     if pid == 0:
         try:
             _child(limits, command, go_read, out_write)

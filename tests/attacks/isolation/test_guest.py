@@ -29,7 +29,7 @@ cd /saggar
 tests() {
   "$@" python3 -m pytest -q -p no:cacheprovider -c /dev/null --rootdir /saggar \
     tests/attacks/isolation/test_limits_attacks.py \
-    -k "cgroup and (test_memory or bombs or cpu or swept or left or shell or real)"
+    -k "cgroup and (test_memory or bombs or cpu or swept or left or shell or real or born)"
 }
 delegate() {
   echo "+memory +pids +cpu" > /sys/fs/cgroup/cgroup.subtree_control

@@ -271,6 +271,25 @@ def test_a_name_in_use_is_never_swept(means: str) -> None:
         os.rmdir(path)
 
 
+def test_a_child_can_be_born_in_a_group() -> None:
+    mounts = cgroups_host.group_mounts(cgroups_host.read("/proc/self/mountinfo"))
+    own = cgroups_host.own_groups(cgroups_host.read("/proc/self/cgroup"))
+    parent = cgroups_host.group_directory(own.get("", ""), *mounts[""]) if "" in mounts and "" in own else ""
+    if not parent or not os.access(parent, os.W_OK):
+        pytest.skip("no writable cgroup v2 hierarchy for this user")
+    group = cgroups_host.make(cgroups_host.Place(2, parent), f"test-{os.getpid()}")
+    try:
+        read, write = os.pipe()
+        pid = group.fork()
+        if pid == 0:
+            os.write(write, cgroups_host.read("/proc/self/cgroup").encode())
+            os._exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+        assert os.path.basename(group.path) in os.read(read, 9999).decode()
+    finally:
+        assert group.close()
+
+
 def test_a_fraction_of_a_cpu_needs_a_group(monkeypatch) -> None:
     _without_groups(monkeypatch)
     with pytest.raises(Unenforceable) as info:
