@@ -96,6 +96,7 @@ def _verify(argv: list[str]) -> int:
     else:
         run = _run(args.what)
         reader, task = LogReader(FILE, dir_fd=run.fd, name=f"{run.path}/{FILE}"), run.id
+        head = head or str(run.meta().get("audit_head", ""))
     verifier = Verifier(task=task, head=head)
     for line in reader.lines():
         verifier.feed(line)

@@ -348,9 +348,13 @@ class RunDir:
             os.close(fd)
         self._meta = {**self.meta(), **new}
 
-    def end(self, cause: str, *, now: float | None = None) -> None:
-        """Record how the run ended. The lock stays held until `close`, so that nobody discards it half written."""
-        self.update(cause=cause, ended=round(time() if now is None else now, 3))
+    def end(self, cause: str, *, head: str = "", now: float | None = None) -> None:
+        """Record how the run ended. The lock stays held until `close`, so that nobody discards it half written.
+
+        head: of the audit log then, which `saggar log verify` looks for later: a log cut after this shows it.
+        """
+        known = {"audit_head": head} if head else {}
+        self.update(cause=cause, ended=round(time() if now is None else now, 3), **known)
         # over the shorter word, and no truncation: that waits for the first word's way to the disk, 2 ms
         os.pwrite(self.lock_fd, ENDED, 0)
 

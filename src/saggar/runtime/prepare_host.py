@@ -477,7 +477,7 @@ class Prepared:
             message=message,
             detail=detail,
         )
-        self._release(cause)
+        self._release(cause, head)
         return result
 
     def _save_layer(self, upper_fd: int) -> str:
@@ -494,10 +494,10 @@ class Prepared:
         if self.terminating is not None:
             self.terminating.stop()
 
-    def _release(self, cause: str) -> None:
+    def _release(self, cause: str, head: str = "") -> None:
         self._end_secrets()
         try:
-            self.run.end(cause)
+            self.run.end(cause, head=head)
         except OSError:
             # a full disk: the free lock still says that nobody is alive
             pass

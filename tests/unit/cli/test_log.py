@@ -91,6 +91,22 @@ def test_verify(capsys, run, log):
     assert ":2: truncated: the known head" in err
 
 
+def test_the_head_of_the_runs_end_is_looked_for(capsys, run, log):
+    run.end("exit", head=log.head()[1])
+    log.append("workspace.apply", layer="L1")
+    code, out, _ = call(capsys, "verify", run.id)
+    assert code == 0
+    assert "(head found)" in out
+    path = f"{run.path}/audit.jsonl"
+    with open(path, "rb") as f:
+        lines = f.readlines()
+    with open(path, "wb") as f:
+        f.writelines(lines[:2])
+    code, _, err = call(capsys, "verify", run.id)
+    assert code == 1
+    assert ":2: truncated:" in err
+
+
 def test_foreign_log_in_a_run(capsys, run):
     AuditLog(f"{run.path}/audit.jsonl", "other").append("run.start", layer="L1")
     code, _, err = call(capsys, "verify", run.id)
