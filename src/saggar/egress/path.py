@@ -2,7 +2,7 @@
 
 I1  A target has exactly one canonical form; `canonical(canonical(x)) == canonical(x)`.
 I2  The bytes that a rule matched are the bytes that go upstream.
-I3  Whatever two servers might read differently (dot segments, empty segments, `;` parameters, encoded separators,
+I3  Whatever two servers might read differently (segments that climb, encoded dots, empty segments, `;` parameters, encoded separators,
     double encoding, backslashes, fragments, non-ASCII, control bytes) has no canonical form: `ParseError`.
 
 RFC 3986 sections 3.3, 3.4, 6.2.2; RFC 9112 section 3.2. Time is linear in the target.
@@ -131,6 +131,10 @@ def canonical_path(path: bytes, *, keep_slash: bool = False) -> bytes:
     if b"%" in path:
         path = _ESCAPE.sub(lambda m: _escape_in_path(m, keep_slash=keep_slash), path)
     if not _PATH_PLAIN.fullmatch(path):
+        if b"/." in path:
+            # `.` alone says nothing and apt's flat repositories send it (RFC 3986 section 5.2.4); `..` could climb
+            pieces = path.split(b"/")
+            path = b"/".join([p for p in pieces[:-1] if p != b"."] + [b"" if pieces[-1] == b"." else pieces[-1]])
         _check_segments(path, keep_slash=keep_slash)
     return path
 

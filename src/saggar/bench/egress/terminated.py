@@ -138,7 +138,7 @@ def raw(data: bytes) -> Callable[[dict[str, str]], list[bytes]]:
 def _paths() -> list[Attack]:
     """Row 39: what has no canonical form, and what canonicalises into a deny."""
     bad = {
-        b"/v1/../admin": "path_dot_segment", b"/v1/./x": "path_dot_segment", b"/v1/..": "path_dot_segment",
+        b"/v1/../admin": "path_dot_segment", b"/v1/./../x": "path_dot_segment", b"/./..": "path_dot_segment", b"/v1/..": "path_dot_segment",
         b"/v1/%2e%2e/admin": "path_dot_segment", b"/v1/.%2e/admin": "path_dot_segment", b"/v1/%2E%2E%2fadmin": "path_dot_segment",
         b"/v1//admin": "path_empty_segment", b"//evil.test/v1/x": "path_empty_segment", b"/v1/a%2fb": "path_encoded_slash",
         b"/v1/a%2Fb": "path_encoded_slash", b"/v1/%252e%252e/admin": "path_double_encoding", b"/v1/%2500": "path_double_encoding",
@@ -149,7 +149,7 @@ def _paths() -> list[Attack]:
     }  # fmt: skip
     found = [Attack(f"path {p.decode()}", "39", API, request(p), 400, why) for p, why in bad.items()]
     closed = [
-        b"/v1/files/x", b"/v1/FILES/x", b"/v1/Files", b"/v1/files/", b"/v1/%66iles/x", b"/v1/fi%6Ces",
+        b"/v1/files/x", b"/v1/./files/x", b"/./v1/files/.", b"/v1/FILES/x", b"/v1/Files", b"/v1/files/", b"/v1/%66iles/x", b"/v1/fi%6Ces",
     ]  # fmt: skip
     found += [Attack(f"denied path {p.decode()}", "54", API, request(p), 403, "files_closed") for p in closed]
     for query in (b"admin=1", b"a=1&admin=", b"ADMIN=1", b"a=1;admin=1", b"%61dmin=1"):
