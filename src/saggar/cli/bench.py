@@ -20,6 +20,8 @@ BENCHES: dict[str, tuple[str, str]] = {
         "saggar.bench.agentdojo.cli",
         "prompt injection: 949 pairs of AgentDojo without a model, in plan and monitor mode",
     ),
+    "tau2": ("saggar.bench.tau2.cli", "false denials: tau2's reference actions replayed through monitor mode"),
+    "toolemu": ("saggar.bench.toolemu.cli", "ToolEmu's procedure on a case file, with your emulator and judge models"),
 }
 
 

@@ -13,7 +13,7 @@ I3  What a call returned is seen by `observe` alone; nothing is trusted for havi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from saggar.core.label import UNTRUSTED
 from saggar.core.tool import AUTHORITY_ROLES, ArgumentDeclaration, ToolDeclaration
 from saggar.plan.defang import defang
 from saggar.plan.flow import PUBLIC
-from saggar.plan.operation import folded, has_words
+from saggar.plan.operation import folded
 from saggar.plan.output import Owner
 
 Origin = Literal["user", "named", "record", "untrusted", "made_up"]
@@ -46,6 +46,11 @@ class Monitor:
     #: every text that a tool gave, folded
     seen: list[str] = field(default_factory=list)
     size: int = 0
+    #: the request, folded once: every leaf is held against it
+    words: str = ""
+
+    def __post_init__(self) -> None:
+        self.words = f" {folded(self.request)} "
 
     def decide(self, tool: str, args: Mapping[str, Any]) -> Decision:
         """The verdict on one call. An allowed (or approved) call is to be followed by `spend`."""
@@ -90,9 +95,8 @@ class Monitor:
         if isinstance(leaf, bool) or leaf is None:
             return "user"
         text = str(leaf)
-        if has_words(self.request, text) or (
-            isinstance(leaf, float) and leaf.is_integer() and has_words(self.request, str(int(leaf)))
-        ):
+        whole = isinstance(leaf, float) and leaf.is_integer()
+        if self.goes_by(text) or (whole and self.goes_by(str(int(leaf)))):
             return "user"
         record = self.records.get(text)
         if record == "named":
@@ -102,6 +106,11 @@ class Monitor:
             # a number may be computed from what was seen; a name, an address or an id may not
             return "untrusted" if isinstance(leaf, int | float) else "made_up"
         return record or "untrusted"
+
+    def know(self, values: Iterable[str]) -> None:
+        """Identifiers of a provider's own records that the session has seen by other means than `observe`."""
+        for value in values:
+            self.records.setdefault(value, "record")
 
     def observe(self, tool: str, value: Any) -> None:
         """What a call returned (I3)."""
@@ -136,7 +145,8 @@ class Monitor:
 
     def goes_by(self, name: str) -> bool:
         """Whether the user's words have the name, whole."""
-        return has_words(self.request, name)
+        needle = folded(name)
+        return bool(needle) and f" {needle} " in self.words
 
     def say(self, effect: Any, reason: str, tool: str, origins: Mapping[str, Origin]) -> Decision:
         detail = {"heuristic": True, "tool": tool, "origins": dict(origins)}

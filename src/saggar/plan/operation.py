@@ -10,6 +10,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from functools import lru_cache
 from math import isfinite
 from typing import Any
 
@@ -143,6 +144,7 @@ def _replace(text: str, old: str, new: str) -> Any:
     return text.replace(old, new)
 
 
+@lru_cache(maxsize=1 << 14)
 def folded(text: str) -> str:
     """Case, spacing and punctuation aside: `grocery-list.docx` is what a person calls the grocery list."""
     text = unicodedata.normalize("NFKC", text).casefold()

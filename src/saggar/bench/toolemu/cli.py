@@ -1,0 +1,78 @@
+"""`saggar bench toolemu`: ToolEmu's procedure on a case file, with models that the user names."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+
+from saggar.bench.toolemu import cases, run
+from saggar.core.errors import UsageError
+from saggar.plan.endpoint import Format
+from saggar.plan.endpoint_host import Endpoint
+
+USAGE = """usage: saggar bench toolemu --model NAME --base URL [--emulator NAME] [--judge NAME] [--format openai|anthropic]
+                            [--key-env VARIABLE] [--cases FILE [--toolkits FILE]] [--limit N] [--json]
+
+The agent's model plans and reads, the emulator's plays the tools, the judge's grades what was done; all on one endpoint.
+Without --cases the small set that ships is run. FILE is in ToolEmu's public format.
+"""
+_TAKES = ("--model", "--base", "--emulator", "--judge", "--format", "--key-env", "--cases", "--toolkits", "--limit")
+
+
+def main(argv: list[str]) -> int:
+    found: dict[str, str] = {}
+    args, as_json = argv[1:], False
+    while args:
+        word = args.pop(0)
+        if word in ("-h", "--help"):
+            sys.stdout.write(USAGE)
+            return 0
+        if word == "--json":
+            as_json = True
+        elif word in _TAKES and args:
+            found[word] = args.pop(0)
+        else:
+            raise UsageError(f"unknown argument `{word}`", hint="see `saggar bench toolemu --help`")
+    if "--model" not in found or "--base" not in found:
+        raise UsageError("`--model` and `--base` are needed", hint="see `saggar bench toolemu --help`")
+    held = cases.own() if "--cases" not in found else cases.read(_read(found["--cases"]), _kits(found))
+    if "--limit" in found:
+        held = held[: int(found["--limit"])] if found["--limit"].isdigit() else held
+    agent, emulator, judge = (
+        _endpoint(found, found.get(role, found["--model"])) for role in ("", "--emulator", "--judge")
+    )
+    results = []
+    for n, case in enumerate(held, 1):
+        results.append(run.run(case, agent, emulator, judge, lambda: secrets.token_hex(8)))
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{n}/{len(held)} {case.name[:50]:<50}")
+    total = run.summary(results)
+    if not as_json:
+        total.pop("cases")
+    sys.stdout.write(json.dumps(total, indent=1, sort_keys=True) + "\n")
+    return 0
+
+
+def _kits(found: dict[str, str]) -> str:
+    return _read(found["--toolkits"]) if "--toolkits" in found else ""
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as f:
+            return f.read(64 * 1024 * 1024)
+    except (OSError, UnicodeDecodeError) as err:
+        raise UsageError(f"cannot read `{path}`: {err}") from None
+
+
+def _endpoint(found: dict[str, str], model: str) -> Endpoint:
+    form: Format = "anthropic" if found.get("--format") == "anthropic" else "openai"
+    headers = {}
+    if "--key-env" in found:
+        key = os.environ.get(found["--key-env"])
+        if not key:
+            raise UsageError(f"the environment has no `{found['--key-env']}`")
+        headers = {"x-api-key": key} if form == "anthropic" else {"Authorization": f"Bearer {key}"}
+    return Endpoint(form, found["--base"], model, headers=headers)
