@@ -1,7 +1,8 @@
 """Replays reference actions through monitor mode.
 
 No tool is run, and most look-ups are not among the reference actions. What the agent will have seen is taken from the
-domain's database: the records that the customer's own words identify, and what can be reached from them by id. Roles come from argument names by the patterns below, one table for all three domains.
+domain's database: the records that the customer's own words identify, and what can be reached from them by id. A call
+that makes something gives back one new id. Roles come from argument names by the patterns below, one table for all three domains.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from saggar.plan.monitor import Monitor
 from saggar.plan.operation import folded
 
 READS = ("get_", "find_", "search_", "list_", "calculate", "unlock_", "give_", "think")
+MAKES = ("open_", "order_", "create_", "submit_", "book_", "apply_", "file_", "initiate_")
 #: end of an argument's name to its role; the first that fits
 PATTERNS: tuple[tuple[str, Role], ...] = (
     ("_id", "target"),
@@ -56,7 +58,7 @@ class Index:
         names = [" ".join(pair) for pair in _names(record)]
         marks = {folded(t) for t in (key, *_texts(record), *names) if identifies(t) or t in names}
         self.marks.append(sorted(marks))
-        self.written.append(tuple({t for t in (key, *_texts(record)) if identifies(t)}))
+        self.written.append(tuple({*(t for t in (key, *_texts(record)) if identifies(t)), key, *_ids(record)}))
         for mark in marks:
             self.holds[mark].append(at)
 
@@ -86,7 +88,27 @@ def identifies(text: str) -> bool:
     """Whether a value is one that records are looked up by: an id, an address, a number of some length."""
     fits = 5 <= len(text) <= 64 and " " not in text and any(c.isdigit() or c in "_@" for c in text)
     # dates, times and prices are in every record and look nothing up
-    return fits and not (all(c in "0123456789-:.T" for c in text) and any(c in "-:." for c in text))
+    date = text[:4].isdigit() and text[4:5] == "-" and text[7:8] == "-"
+    return (
+        (fits
+        and not date
+        and "/" not in text
+        and ":" not in text
+        and not text.replace(".", "").isdigit())
+        or (fits and text.isdigit() and len(text) >= 8)
+    )
+
+
+def _ids(value: Any, key: str = "") -> Iterator[str]:
+    """Values of fields that are called ids or numbers, short ones too."""
+    if isinstance(value, Mapping):
+        for k, v in value.items():
+            yield from _ids(v, str(k))
+    elif isinstance(value, list):
+        for v in value:
+            yield from _ids(v, key)
+    elif value is not None and role_of(key) in ("target", "recipient"):
+        yield str(value)
 
 
 def _names(value: Any) -> Iterator[tuple[str, str]]:
@@ -152,6 +174,12 @@ def inner(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
     return name, dict(arguments)
 
 
+def unknown(monitor: Monitor, declaration: ToolDeclaration, args: Mapping[str, Any]) -> list[str]:
+    guarded = [args.get(a.name) for a in monitor.guarded(declaration)]
+    texts = dict.fromkeys(t for value in guarded for t in _texts(value))
+    return [t for t in texts if monitor.origin(t) == "made_up"]
+
+
 def replay(domain: Domain) -> dict[str, Any]:
     """Counts of verdicts, the reasons of what was not allowed, and the tasks that had no question."""
     index = index_of(domain.database)
@@ -165,9 +193,16 @@ def replay(domain: Domain) -> dict[str, Any]:
         tools = {name: declare(name, args) for name, args in calls}
         monitor = Monitor(told(task), tools, dict(Counter(name for name, _ in calls)))
         monitor.know(index.reach(index.told(told(task))))
+        monitor.know(_texts(task.get("initial_state") or {}))
+        made = 0
         for name, args in calls:
             tools[name] = declare(name, args)
+            # a call that makes something gives back its id, which no database holds yet: one new value for each
+            for new in unknown(monitor, tools[name], args)[:made]:
+                monitor.know([new])
+                made -= 1
             decision = monitor.decide(name, args)
+            made += name.startswith(MAKES)
             seen[decision.effect] += 1
             if decision.effect != "allow":
                 reasons[decision.reason] += 1
