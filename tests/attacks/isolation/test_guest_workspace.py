@@ -22,7 +22,7 @@ FILES = (
     "tests/unit/isolation/test_workspace_host.py tests/unit/isolation/test_workspace_mount_host.py tests/unit/isolation/test_apply_host.py"
     " tests/attacks/isolation/test_apply_attacks.py tests/attacks/isolation/test_unmapped_owners.py"
 )
-RUN = "python3 -m pytest -q -p no:cacheprovider -p no:hypothesispytest -p no:timeout -c /dev/null --rootdir /saggar -rs"
+RUN = "python3 -m pytest -q -p no:cacheprovider -p no:hypothesispytest -p no:timeout -c /dev/null --rootdir /saggar -rfs --tb short --color no"
 
 
 @pytest.mark.parametrize(
