@@ -198,3 +198,48 @@ def test_an_unreadable_workspace(saggar, place):
     os.mkdir(f"{place}/closed", 0o000)
     done = saggar("run", "--workspace", f"{place}/closed", "--", "true", code=2)
     assert "cannot be read by user" in done.stderr
+
+
+@pytest.fixture
+def small_disk(place):
+    """A file system of 200 KiB, mounted for one test."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a small file system")
+    path = f"{place}/small"
+    os.mkdir(path)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k,nr_inodes=20,mode=755", "none", path], check=True)
+    yield path
+    subprocess.run(["umount", path], check=True)
+
+
+def test_no_space_for_apply_says_where_and_goes_on(saggar, small_disk):
+    run = ["sh", "-c", "for i in 1 2 3 4 5; do head -c 60000 /dev/zero > f$i; done"]
+    saggar("run", "--workspace", small_disk, "--", *run)
+    done = saggar("apply", latest(saggar), code=1)
+    assert done.stderr == "saggar: `f4` could not be written: no space left on device; apply again to go on\n"
+    assert done.stdout.endswith("3 paths written\n")
+    assert tree(small_disk) == ["f1", "f2", "f3"]
+    subprocess.run(["mount", "-o", "remount,size=1m", small_disk], check=True)
+    assert saggar("apply", latest(saggar)).stdout == "A f4\nA f5\n2 paths written\n"
+    assert tree(small_disk) == ["f1", "f2", "f3", "f4", "f5"]
+
+
+@pytest.mark.parametrize("limit", [f"nr_inodes={n}" for n in range(2, 12)] + [f"size={n}k" for n in (4, 8, 12, 16, 20)])
+def test_no_space_for_a_run_is_one_line(saggar, workspace, small_disk, limit):
+    """However far the start comes before the state directory is full, the error is a line, and nothing ran."""
+    subprocess.run(["mount", "-o", f"remount,{limit}", small_disk], check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "saggar", "run", "--", "sh", "-c", "echo ran"],
+        cwd=workspace,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": SRC, "SAGGAR_STATE_DIR": f"{small_disk}/state"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        assert done.stdout == ""
+        assert done.stderr.startswith("saggar: ")
+        assert len(done.stderr.splitlines()) == 1
+        assert "pace" in done.stderr
+    else:
+        assert done.stdout == "ran\n"

@@ -356,19 +356,23 @@ def _report(
             "written": [c.to_json() for c in changes] if done is not None else [],
             "planned": [c.to_json() for c in changes] if done is None else [],
             "refused": [{"path": shown(r.path), "reason": r.reason, "hint": r.hint} for r in refused],
+            "failed": {"path": shown(done.failed[0]), "error": done.failed[1]} if done and done.failed else None,
             "complete": done.complete if done is not None else False,
         })  # fmt: skip
-        return DENIED if refused else 0
+        return DENIED if refused else 1 if done is not None and done.failed is not None else 0
     for change in changes:
         _print(stat_line(change))
     for item in refused:
         sys.stderr.write(
             f"saggar: refused `{shown(item.path)}`: {item.reason}{f' ({item.hint})' if item.hint else ''}\n"
         )
+    if done is not None and done.failed is not None:
+        path, why = done.failed
+        sys.stderr.write(f"saggar: `{shown(path)}` could not be written: {why.lower()}; apply again to go on\n")
     if done is not None and refused and not changes:
         word = "written; name paths to apply, or give `--skip-refused`"
     _print(f"{len(changes)} paths {word}" + (f", {len(refused)} refused" if refused else ""))
-    return DENIED if refused else 0
+    return DENIED if refused else 1 if done is not None and done.failed is not None else 0
 
 
 # -- discard -----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ I5  No set-user-ID or set-group-ID bit, no extended attribute, no special file a
 
 from __future__ import annotations
 
+import errno
 import os
 from hashlib import sha256
 
@@ -38,12 +39,13 @@ _NAMED = 100
 
 
 class Applied:
-    """How an apply ended. refused: not empty means that these paths were not written (and, unless `skipped`, none was,
-    but those in `written`, which a race ended early)."""
+    """How an apply ended. written: what is on the host now. refused: what is not, and why. failed: the path at which the
+    host's file system gave up, and its word for it; a repetition goes on from there. complete: the run has no more changes."""
 
-    __slots__ = ("complete", "refused", "written")
+    __slots__ = ("complete", "failed", "refused", "written")
 
     def __init__(self) -> None:
+        self.failed: tuple[bytes, str] | None = None
         self.written: list[Change] = []
         self.refused: list[Refusal] = []
         self.complete = False
@@ -189,8 +191,7 @@ class Apply:
     def write(self, paths: tuple[bytes, ...] = (), *, skip_refused: bool = False) -> Applied:
         """Check, record, and write the selected changes. With a refusal nothing is written, unless `skip_refused`.
 
-        Raises UsageError (nothing at a path) and OSError (no space, no permission): what was written stays, and a
-        repetition goes on from there.
+        Raises UsageError (nothing at a path) and OSError (a tree that cannot be read, a record that cannot be written).
         """
         done = Applied()
         chosen, done.refused = self.plan(paths)
@@ -204,13 +205,18 @@ class Apply:
             self._journal.begin(chosen, self._token, self._linked)
             self.since.relinked = self._journal.relinked
             self._write_all(chosen, done)
-        done.complete = not done.refused and not paths
+        done.complete = not done.refused and not paths and done.failed is None
         self.audit.append(
             "workspace.applied",
             layer="L1",
             effect="deny" if done.refused else "allow",
-            reason=done.refused[0].reason if done.refused else "",
-            detail={"written": len(done.written), "refused": len(done.refused), "complete": done.complete},
+            reason=done.refused[0].reason if done.refused else "write_failed" if done.failed else "",
+            detail={
+                "written": len(done.written),
+                "refused": len(done.refused),
+                "complete": done.complete,
+                "failed": f"{shown(done.failed[0])}: {done.failed[1]}" if done.failed else "",
+            },
         )
         return done
 
@@ -225,12 +231,16 @@ class Apply:
     def _write_all(self, chosen: list[Change], done: Applied) -> None:
         host = Trail(self.layer.host_fd, self._host_identity)
         upper = Trail(self.layer.upper_fd, lambda _path: None)
+        at = b""
         try:
             for number, change in sorted(enumerate(chosen), key=lambda item: _turn(item[1])):
-                above, slash, name = change.path.rpartition(b"/")
+                at = change.path
+                above, slash, name = at.rpartition(b"/")
                 self._one(change, host.directory(above + slash), upper, name, self._temporary(number))
                 done.written.append(change)
             self._settle_modes(host)
+        except OSError as e:
+            done.failed = (at, os.strerror(e.errno or errno.EIO))
         except Raced as e:
             done.refused.append(Refusal(e.path, e.reason))
             self._record_refusals(done.refused[-1:])

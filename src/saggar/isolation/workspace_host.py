@@ -141,11 +141,11 @@ def prepare(
     asked = os.path.normpath(os.path.join(cwd, policy.workspace.path))
     path = os.path.realpath(asked)
     fd = _open_workspace(path)
+    status = os.fstat(fd)
+    workspace = Workspace(mode=mode, path=path, fd=fd, ids=_ids(status, caller))
     try:
-        status = os.fstat(fd)
         _refuse_broad(status, path, env, broad=policy.workspace.unsafe_broad)
         _refuse_entangled(status, path, state)
-        workspace = Workspace(mode=mode, path=path, fd=fd, ids=_ids(status, caller))
         workspace.resolved_from = asked if asked != path else ""
         workspace.plan.update(
             path=path,
@@ -159,10 +159,16 @@ def prepare(
             _start_scan(workspace, run, caller)
         elif mode == "read-write":
             workspace.caveats = (_READ_WRITE,)
+        _record(workspace, run, policy, about or {})
+    except OSError as e:
+        workspace.close()
+        raise UsageError(
+            f"the run cannot be prepared in the state directory: {os.strerror(e.errno or 0).lower()}",
+            hint="make room there, or set `SAGGAR_STATE_DIR` to another place",
+        ) from e
     except BaseException:
-        os.close(fd)
+        workspace.close()
         raise
-    _record(workspace, run, policy, about or {})
     return workspace
 
 

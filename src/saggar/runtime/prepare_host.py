@@ -200,6 +200,12 @@ class Prepared:
             self._resolve_program()
             if any(rule.http for rule in policy.egress.allow):
                 self._terminate()
+        except OSError as error:
+            self.abandon()
+            raise UsageError(
+                f"the run cannot be prepared: {(error.strerror or str(error)).lower()}",
+                hint="the state directory may be full: make room there, or set `SAGGAR_STATE_DIR` to another place",
+            ) from error
         except BaseException:
             self.abandon()
             raise

@@ -12,6 +12,7 @@ import os
 from select import POLLHUP, POLLIN, poll
 from time import monotonic
 
+from saggar.core.errors import UsageError
 from saggar.isolation import wire_host as wire
 from saggar.runtime.result import Result
 
@@ -177,11 +178,20 @@ class Supervisor:
     def start(
         self, prepared: Prepared, streams: tuple[int, int, int], *, captures: tuple[Capture, Capture] | None = None
     ) -> Cell:
-        """Record the start, then send it. Raises OSError where the record cannot be written: nothing starts."""
+        """Record the start, then send it. Raises UsageError where the record cannot be written: nothing starts."""
         cell = Cell(prepared, self.loop)
         if captures is not None:
             cell.stdout, cell.stderr = captures
-        prepared.audit.append("run.start", layer="L1", effect="allow", reason="requested", detail=prepared.describe())
+        try:
+            prepared.audit.append(
+                "run.start", layer="L1", effect="allow", reason="requested", detail=prepared.describe()
+            )
+        except OSError as error:
+            prepared.abandon()
+            raise UsageError(
+                f"the run's start cannot be recorded, so it does not start: {(error.strerror or str(error)).lower()}",
+                hint="make room in the state directory, or set `SAGGAR_STATE_DIR` to another place",
+            ) from error
         self._cells[cell.id] = cell
         if prepared.missing:
             self._complete(cell)
