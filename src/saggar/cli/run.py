@@ -105,7 +105,9 @@ def effective_policy(flags: Flags, cwd: str) -> Policy:
 def _ask_registries(flags: Flags, cwd: str) -> None:
     """Put hosts and variables in the place of `registry:NAME`; the user's own `--env` stands over them."""
     from saggar.isolation.registry_host import project
+    from saggar.isolation.state_host import open_state
 
+    state = open_state(os.environ).path
     path, colon, mode = (flags.workspace or "").rpartition(":")
     workspace = os.path.join(cwd, path if colon else mode)
     allow: list[str] = []
@@ -114,7 +116,7 @@ def _ask_registries(flags: Flags, cwd: str) -> None:
         if not given.startswith("registry:"):
             allow.append(given)
             continue
-        found = project(given, env=os.environ, workspace=workspace)
+        found = project(given, env=os.environ, workspace=workspace, state=state)
         allow += found.allow
         env += [f"{name}={value}" for name, value in found.env]
         if not flags.quiet:

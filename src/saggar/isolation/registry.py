@@ -165,6 +165,17 @@ def npm_projection(listing: str) -> Projection:
     return Projection(allow, env, notes)
 
 
+def pip_files(debug: str) -> list[str]:
+    """The configuration files that `pip config debug` names, whether they exist or not."""
+    return [line.rpartition(", exists: ")[0].strip() for line in debug.splitlines() if ", exists: " in line]
+
+
+def npm_files(listing: str) -> list[str]:
+    """The configuration files that `npm config list --json` names."""
+    settings = loads(listing)
+    return [v for k in ("userconfig", "globalconfig") if isinstance(v := settings.get(k), str) and v.startswith("/")]
+
+
 def _certificate(path: str, variable: str, env: dict[str, str], notes: list[str]) -> None:
     if path.startswith(_SHOWN) and ".." not in path.split("/"):
         env[variable] = path

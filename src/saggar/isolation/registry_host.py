@@ -12,9 +12,20 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from time import time
 
 from saggar.core.errors import ParseError, UsageError
-from saggar.isolation.registry import index_of, linked_hosts, npm_projection, pip_default, pip_projection, pip_settings
+from saggar.isolation.registry import (
+    index_of,
+    linked_hosts,
+    npm_files,
+    npm_projection,
+    pip_default,
+    pip_files,
+    pip_projection,
+    pip_settings,
+)
+from saggar.isolation.registry_cache_host import recall, remember
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,11 +43,11 @@ _PAGE_BYTES = 16 * 1024 * 1024
 _ASKED_PACKAGE = "pip"
 
 
-def project(name: str, *, env: Mapping[str, str], workspace: str) -> Projection:
+def project(name: str, *, env: Mapping[str, str], workspace: str, state: str = "") -> Projection:
     """The host rules and variables for `registry:NAME`.
 
-    env: the caller's. workspace: its host directory, "" for none. Takes as long as the tool takes to start (0.3 to 1 s),
-    for pip also one request to the index.
+    env: the caller's. workspace: its host directory, "" for none. state: a directory to remember the answer in for a day,
+    "" to ask anew. Takes as long as the tool takes to start (0.3 to 1 s), for pip also one request to the index.
 
     Raises: `UsageError` when there is no such tool, it cannot be asked, or its index's address may not enter a cell.
     """
@@ -44,16 +55,32 @@ def project(name: str, *, env: Mapping[str, str], workspace: str) -> Projection:
     if tool not in TOOLS:
         raise UsageError(f"`{name}` is not known", hint=f"one of {', '.join(PREFIX + t for t in TOOLS)}")
     program = _find(tool, env, workspace)
+    now = time()
+    known = recall(state, tool, program, env, now) if state else None
+    if known is not None:
+        return known
     try:
-        if tool == "npm":
-            return npm_projection(_ask([program, "config", "list", "--json"], env))
-        settings = pip_settings(_ask([program, "config", "list"], env))
-        default = "" if "index-url" in settings else pip_default(_ask([program, "install", "--help"], env))
+        found, files = _npm(program, env) if tool == "npm" else _pip(program, env)
     except ParseError as error:
         raise UsageError(f"`{tool}` gave an answer that was not understood: {error}") from None
+    if state:
+        remember(state, tool, program, env, files, found, now)
+    return found
+
+
+def _npm(program: str, env: Mapping[str, str]) -> tuple[Projection, list[str]]:
+    """The projection, and the configuration files that it rests on."""
+    (listing,) = _ask(program, [["config", "list", "--json"]], env)
+    return npm_projection(listing), npm_files(listing)
+
+
+def _pip(program: str, env: Mapping[str, str]) -> tuple[Projection, list[str]]:
+    listing, help_text, debug = _ask(program, [["config", "list"], ["install", "--help"], ["config", "debug"]], env)
+    settings = pip_settings(listing)
+    default = "" if "index-url" in settings else pip_default(help_text)
     urls = [settings.get("index-url", default), *settings.get("extra-index-url", "").split()]
     hosts = {index.url: _file_hosts(index.url, settings, env) for index in [index_of(u, "pip") for u in urls]}
-    return pip_projection(settings, default, hosts)
+    return pip_projection(settings, default, hosts), pip_files(debug)
 
 
 def _find(tool: str, env: Mapping[str, str], workspace: str) -> str:
@@ -75,23 +102,29 @@ def _find(tool: str, env: Mapping[str, str], workspace: str) -> str:
     )
 
 
-def _ask(argv: list[str], env: Mapping[str, str]) -> str:
+def _ask(program: str, questions: list[list[str]], env: Mapping[str, str]) -> list[str]:
+    """The answers, asked all at once: starting the tool is what takes long."""
+    name = os.path.basename(program)
     clean = {k: v for k, v in env.items() if k != "PWD"} | {"NO_COLOR": "1", "PIP_NO_COLOR": "1", "COLUMNS": "200"}
+    asked: list[subprocess.Popen[bytes]] = []
     try:
-        done = subprocess.run(
-            argv,
-            env=clean,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_TOOL_TIMEOUT_S,
-            check=False,
-        )
+        asked += [_start([program, *question], clean) for question in questions]
+        answers = [process.communicate(timeout=_TOOL_TIMEOUT_S)[0] for process in asked]
     except (OSError, subprocess.TimeoutExpired):
-        raise UsageError(f"`{os.path.basename(argv[0])}` could not be asked which index it uses") from None
-    if done.returncode:
-        raise UsageError(f"`{os.path.basename(argv[0])}` did not say which index it uses (exit code {done.returncode})")
-    return done.stdout.decode("utf-8", "replace")
+        for process in asked:
+            process.kill()
+            process.wait()
+        raise UsageError(f"`{name}` could not be asked which index it uses") from None
+    for process in asked:
+        if process.returncode:
+            raise UsageError(f"`{name}` did not say which index it uses (exit code {process.returncode})")
+    return [answer.decode("utf-8", "replace") for answer in answers]
+
+
+def _start(argv: list[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    # its standard error may hold a credential (I2)
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(argv, env=env, cwd="/", stdin=quiet, stdout=subprocess.PIPE, stderr=quiet)
 
 
 def _file_hosts(url: str, settings: Mapping[str, str], env: Mapping[str, str]) -> tuple[str, ...]:

@@ -203,6 +203,61 @@ class TestAskingTheTool:
             registry_host.project("registry:npm", env=env, workspace="")
         assert "hunter2" not in str(info.value)
 
+    def test_an_answer_is_remembered_for_what_gave_it(self, tools, tmp_path) -> None:
+        config = tmp_path / "npmrc"
+        config.write_text("")
+        count = tmp_path / "count"
+        script = f'echo x >> {count}; printf \'{{"registry":"https://r.test/","userconfig":"{config}"}}\''
+        env = tools("npm", script)
+        state = str(tmp_path)
+        first = registry_host.project("registry:npm", env=env, workspace="", state=state)
+        assert registry_host.project("registry:npm", env=env, workspace="", state=state) == first
+        assert count.read_text() == "x\n"
+        assert os.stat(tmp_path / "registries.json").st_mode & 0o777 == 0o600
+        config.write_text("registry=https://other.test/")  # a configuration file changed
+        registry_host.project("registry:npm", env=env, workspace="", state=state)
+        assert count.read_text() == "x\n" * 2
+        registry_host.project(
+            "registry:npm", env=env | {"npm_config_registry": "https://e.test"}, workspace="", state=state
+        )
+        assert count.read_text() == "x\n" * 3
+        env = tools("npm", script + "\n")  # another tool
+        registry_host.project("registry:npm", env=env, workspace="", state=state)
+        assert count.read_text() == "x\n" * 4
+
+    def test_an_old_answer_is_asked_again(self, tools, tmp_path, monkeypatch) -> None:
+        env = tools("npm", 'printf \'{"registry":"https://r.test/"}\'')
+        registry_host.project("registry:npm", env=env, workspace="", state=str(tmp_path))
+        entry = json.loads((tmp_path / "registries.json").read_text())
+        entry["npm"]["allow"] = ["old.test:443"]
+        (tmp_path / "registries.json").write_text(json.dumps(entry))
+        assert registry_host.project("registry:npm", env=env, workspace="", state=str(tmp_path)).allow == (
+            "old.test:443",
+        )
+        entry["npm"]["time"] -= 86_400
+        (tmp_path / "registries.json").write_text(json.dumps(entry))
+        assert registry_host.project("registry:npm", env=env, workspace="", state=str(tmp_path)).allow == (
+            "r.test:443",
+        )
+
+    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"npm": 3}', '{"npm": {"files": 1}}', "\x00", "[" * 99_999])
+    def test_a_broken_memory_is_asked_again(self, tools, tmp_path, text: str) -> None:
+        env = tools("npm", 'printf \'{"registry":"https://r.test/"}\'')
+        (tmp_path / "registries.json").write_text(text)
+        assert registry_host.project("registry:npm", env=env, workspace="", state=str(tmp_path)).allow == (
+            "r.test:443",
+        )
+
+    def test_a_memory_that_others_can_write_is_not_read(self, tools, tmp_path) -> None:
+        env = tools("npm", 'printf \'{"registry":"https://r.test/"}\'')
+        registry_host.project("registry:npm", env=env, workspace="", state=str(tmp_path))
+        file = tmp_path / "registries.json"
+        file.write_text(file.read_text().replace("r.test:443", "evil.test:443"))
+        file.chmod(0o666)
+        assert registry_host.project("registry:npm", env=env, workspace="", state=str(tmp_path)).allow == (
+            "r.test:443",
+        )
+
     def test_an_unknown_name(self) -> None:
         with pytest.raises(UsageError, match="`registry:gem` is not known"):
             registry_host.project("registry:gem", env={}, workspace="")
