@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from saggar.plan.defang import defang, is_link
+
+
+@pytest.mark.parametrize(
+    ("text", "out"),
+    [
+        ("see https://evil.test/a?b=c.", "see hxxps[:]//evil[.]test/a?b=c."),
+        ("www.evil.test!", "www[.]evil[.]test!"),
+        ("evil.com", "evil[.]com"),
+        ("[here](https://evil.test)", "[here](hxxps[:]//evil[.]test)"),
+        ("<a href='http://evil.test/x'>", "<a href='hxxp[:]//evil[.]test/x'>"),
+        ("javascript:alert", "javascript[:]alert"),
+        ("evil.test/path", "evil[.]test/path"),
+        ("http://http://evil.test", "hxxp[:]//hxxp[:]//evil[.]test"),
+        ("ｗｗｗ．evil．com", "ｗｗｗ[．]evil[．]com"),
+        ("mail ann@x.com about report.docx, v1.2.3 at 10:30", "mail ann@x.com about report.docx, v1.2.3 at 10:30"),
+        ("plain words. And more", "plain words. And more"),
+    ],
+)  # fmt: skip
+def test_defang(text, out):
+    assert defang(text) == out
+
+
+def test_what_the_user_wrote_stays_and_only_exactly_that():
+    said = "open https://good.test/a"
+    assert defang("https://good.test/a https://good.test/ab https://evil.test/?https://good.test/a", said) == (
+        "https://good.test/a hxxps[:]//good[.]test/ab hxxps[:]//evil[.]test/?hxxps[:]//good[.]test/a"
+    )
+
+
+def test_a_long_text_is_linear():
+    text = "a." * 200_000 + " http" * 50_000
+    assert len(defang(text)) >= len(text)
+
+
+@pytest.mark.parametrize("word", ["", ".", "..", "a.", ".a", "a@b.com", "file.txt", "3.14"])
+def test_no_link(word):
+    assert not is_link(word)
