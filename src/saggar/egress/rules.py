@@ -26,6 +26,7 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 NEVER = frozenset({"TRACE", "TRACK", "CONNECT", "PRI", "DEBUG"})
 
+_REMEMBERED = 1024
 _METHOD = re.compile(r"[A-Z][A-Z0-9\-]{0,31}")
 _NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~\-]{1,128}")
 _TYPE = re.compile(r"[a-z0-9!#$&^_.+\-]+/(?:[a-z0-9!#$&^_.+\-]+|\*)")
@@ -72,16 +73,24 @@ class Rule:
         decision = Decision(self.effect, reason, layer="L2", rule=self.id, public=public)
         object.__setattr__(self, "verdict", Verdict(decision, self.max_body_bytes))
 
-    def matches(self, request: Request) -> bool:
-        if self.methods and request.method not in self.methods:
+    def reaches(self, method: str, path: str) -> bool:
+        """Whether method and path alone are covered."""
+        if self.methods and method not in self.methods:
             return False
-        if self.effect == DENY:
-            return self._matches_any(request)
-        return self._matches_all(request)
+        if not self.paths:
+            return True
+        return (
+            any(_wide(p, path) for p in self.paths) if self.effect == DENY else any(p.matches(path) for p in self.paths)
+        )
 
-    def _matches_all(self, request: Request) -> bool:
-        if self.paths and not any(p.matches(request.path) for p in self.paths):
-            return False
+    def fits(self, request: Request) -> bool:
+        """Whether the other conditions hold, of a request that the rule reaches."""
+        return self._fits_any(request) if self.effect == DENY else self._fits_all(request)
+
+    def matches(self, request: Request) -> bool:
+        return self.reaches(request.method, request.path) and self.fits(request)
+
+    def _fits_all(self, request: Request) -> bool:
         for name, glob in self.query:
             values = [v for n, v in request.query if n == name]
             if not values or not all(glob.matches(v) for v in values):
@@ -94,9 +103,7 @@ class Rule:
             return False
         return self.max_body_bytes is None or request.body_bytes is None or request.body_bytes <= self.max_body_bytes
 
-    def _matches_any(self, request: Request) -> bool:
-        if self.paths and not any(_wide(p, request.path) for p in self.paths):
-            return False
+    def _fits_any(self, request: Request) -> bool:
         for name, glob in self.query:
             if not any(glob.matches(v) for n, v in request.query if n.casefold() == name.casefold()):
                 return False
@@ -170,6 +177,8 @@ class HttpRules:
 
     rules: tuple[Rule, ...]
     extra_methods: frozenset[str] = frozenset()
+    #: (method, path) to the rules that reach it: clients ask for few paths, often
+    reaching: dict[tuple[str, str], tuple[Rule, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, rules: Iterable[Rule]) -> HttpRules:
@@ -181,8 +190,15 @@ class HttpRules:
         method = request.method
         if method not in METHODS and (method in NEVER or method not in self.extra_methods):
             return _BAD_METHOD
-        for rule in self.rules:
-            if rule.matches(request):
+        key = (method, request.path)
+        reaching = self.reaching.get(key)
+        if reaching is None:
+            reaching = tuple(r for r in self.rules if r.reaches(*key))
+            if len(self.reaching) >= _REMEMBERED:
+                self.reaching.clear()
+            self.reaching[key] = reaching
+        for rule in reaching:
+            if rule.fits(request):
                 return rule.verdict
         if not any(not r.methods or method in r.methods for r in self.rules if r.effect != DENY):
             return _NO_METHOD
