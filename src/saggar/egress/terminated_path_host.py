@@ -137,7 +137,7 @@ class Terminated:
             terms,
             first=bytes(wire.buffer),
             # through a proxy address one connection may carry requests to many hosts: each is judged from its start
-            persistent=request.destination.scheme == "https" or bool(connection.fixed),
+            persistent=request.destination.scheme == "https" or bool(connection.fixed) or not connection.proxy,
             via=connection.via,
             on_gone=done.set,
         )

@@ -1,0 +1,217 @@
+"""Terminated hosts over time: revocation, the death of the secrets process, floods and drips, plain HTTP and proxies.
+
+Against the real broker, from sockets that were born in a real namespace.
+"""
+
+import json
+import os
+import signal
+import ssl
+import time
+
+import pytest
+
+from saggar.policy.model import EgressRule
+from saggar.testing.egress_cell import EgressCell
+from saggar.testing.upstream import Upstream
+
+HOST = "api.allowed.test"
+SECRET = "real-secret-value-0123456789"
+BEARER = {"credential": {"source": "env:REAL", "env": "KEY"}}
+
+
+def rule(upstream, pki, **http):
+    return EgressRule(id="api", host=HOST, connect_to=upstream.address, http=json.dumps({"ca": pki.ca_file, **http}))
+
+
+@pytest.fixture
+def bound(pki, tls_upstream):
+    with EgressCell([rule(tls_upstream, pki, **BEARER)], env={"REAL": SECRET}) as cell:
+        yield cell
+
+
+def tls(cell, sock=None):
+    context = ssl.create_default_context(cadata=cell.ca_pem)
+    return context.wrap_socket(sock or cell.connect("203.0.113.9", 443), server_hostname=HOST)
+
+
+def get(cell, path="/v1/x", host=HOST):
+    return f"GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {cell.environment['KEY']}\r\n\r\n".encode()
+
+
+def ends(sock):
+    try:
+        while sock.recv(4096):
+            pass
+    except (OSError, ssl.SSLError):
+        pass
+    return True
+
+
+def test_row_61_a_revoked_host_is_cut_at_once(bound, tls_upstream):
+    sock = tls(bound)
+    sock.sendall(get(bound))
+    assert sock.recv(4096).startswith(b"HTTP/1.1 200")
+    bound.update([])
+    assert ends(sock)
+    bound.wait_record(reason="revoked")
+    seen = len(tls_upstream.bytes)
+    with pytest.raises((OSError, ssl.SSLError)):
+        tls(bound)
+    assert len(tls_upstream.bytes) == seen
+
+
+def test_row_61_new_terms_count_for_the_next_connection(bound, pki, tls_upstream):
+    sock = tls(bound)
+    sock.sendall(get(bound))
+    assert sock.recv(4096).startswith(b"HTTP/1.1 200")
+    bound.update([rule(tls_upstream, pki, **BEARER, rules=[{"methods": ["POST"]}])])
+    assert ends(sock)
+    sock = tls(bound)
+    sock.sendall(get(bound))
+    assert sock.recv(4096).startswith(b"HTTP/1.1 405")
+
+
+def test_row_62_without_the_secrets_process_the_cell_ends(bound, tls_upstream):
+    sock = tls(bound)
+    sock.sendall(get(bound))
+    assert sock.recv(4096).startswith(b"HTTP/1.1 200")
+    os.kill(bound.secrets.pid, signal.SIGKILL)
+    event = bound.wait_event("fatal")
+    assert event["cause"] == "secrets_process_died"
+    assert ends(sock)
+
+
+def test_row_62_an_audit_log_that_cannot_be_written(bound, tls_upstream):
+    sock = tls(bound)
+    sock.sendall(get(bound))
+    assert sock.recv(4096).startswith(b"HTTP/1.1 200")
+    seen = len(tls_upstream.bytes)
+    os.unlink(bound.audit_path)
+    sock.sendall(get(bound))
+    assert bound.wait_event("fatal")["cause"].startswith("audit_failed")
+    assert ends(sock)
+    assert len(tls_upstream.bytes) == seen
+
+
+def test_row_30_the_name_inside_connect_decides(bound):
+    sock = bound.connect("198.19.255.53", 3128)
+    sock.sendall(f"CONNECT {HOST}:443 HTTP/1.1\r\n\r\n".encode())
+    assert sock.recv(4096).startswith(b"HTTP/1.1 200")
+    inner = tls(bound, sock)
+    inner.sendall(get(bound, host="other.test"))
+    assert inner.recv(4096).startswith(b"HTTP/1.1 421")
+    bound.wait_record(reason="name_mismatch", via="connect")
+
+
+def test_plain_http_inside_connect_443_gets_no_credential(bound, tls_upstream):
+    sock = bound.connect("198.19.255.53", 3128)
+    sock.sendall(f"CONNECT {HOST}:443 HTTP/1.1\r\n\r\n".encode())
+    assert sock.recv(4096).startswith(b"HTTP/1.1 200")
+    sock.sendall(get(bound, host=f"{HOST}:443"))
+    answer = sock.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 403")
+    bound.wait_record(reason="insecure_upstream")
+    assert SECRET.encode() not in tls_upstream.bytes
+
+
+def test_row_34_only_http11_is_spoken(bound):
+    context = ssl.create_default_context(cadata=bound.ca_pem)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    sock = context.wrap_socket(bound.connect("203.0.113.9", 443), server_hostname=HOST)
+    assert sock.selected_alpn_protocol() == "http/1.1"
+
+
+def test_row_31_ech_grease_is_tolerated_where_tls_ends_here(bound):
+    """A greased hello is no secret where we are the server; tested by clients in `scripts/compat` (curl, Go, Node)."""
+    assert tls(bound).getpeercert()["subjectAltName"] == (("DNS", HOST),)
+
+
+def test_row_35_a_client_certificate_is_never_sent(pki):
+    context = pki.server_context()
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(pki.ca_file)
+    with (
+        Upstream(context=context) as upstream,
+        EgressCell([rule(upstream, pki, **BEARER)], env={"REAL": SECRET}) as cell,
+    ):
+        sock = tls(cell)
+        sock.sendall(get(cell))
+        assert sock.recv(4096).startswith(b"HTTP/1.1 502")
+        assert upstream.bytes == b""
+
+
+def test_row_64_half_open_and_dripping_connections_cost_little(bound):
+    before = rss(bound.broker.pid)
+    socks = []
+    for i in range(300):
+        sock = bound.connect("203.0.113.9", 443)
+        if i % 3 == 1:
+            sock.sendall(b"\x16\x03\x01\x02\x00\x01")
+        socks.append(sock)
+    for _ in range(20):
+        sock = tls(bound)
+        sock.sendall(b"GET /v1/x HTTP/1.1\r\nHost: ")
+        socks.append(sock)
+    sock = tls(bound)
+    sock.sendall(get(bound))
+    assert sock.recv(4096).startswith(b"HTTP/1.1 200")
+    assert rss(bound.broker.pid) - before < 40 * 1024
+    for sock in socks:
+        sock.close()
+
+
+def rss(pid):
+    with open(f"/proc/{pid}/status") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
+
+
+def test_row_60_connection_budget(pki, tls_upstream):
+    one = rule(tls_upstream, pki, methods=["GET"], budget={"connections": 2})
+    with EgressCell([one]) as cell:
+        held = [tls(cell), tls(cell)]
+        with pytest.raises((OSError, ssl.SSLError)):
+            tls(cell)
+        cell.wait_record(reason="budget_connections")
+        held.pop().close()
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                tls(cell)
+                break
+            except (OSError, ssl.SSLError):
+                assert time.monotonic() < deadline
+
+
+def test_row_59_the_ca_dies_with_the_task(pki, tls_upstream):
+    with EgressCell([rule(tls_upstream, pki, **BEARER)], env={"REAL": SECRET}) as first:
+        old = first.ca_pem
+    with EgressCell([rule(tls_upstream, pki, **BEARER)], env={"REAL": SECRET}) as second:
+        assert second.ca_pem != old
+        context = ssl.create_default_context(cadata=old)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            context.wrap_socket(second.connect("203.0.113.9", 443), server_hostname=HOST)
+
+
+def test_a_terminated_and_a_plain_port_of_one_host(pki, tls_upstream, http_upstream):
+    rules = [
+        rule(tls_upstream, pki, methods=["GET"]),
+        EgressRule(
+            id="plain", host=HOST, ports=(80,), connect_to=http_upstream.address, http=json.dumps({"methods": ["GET"]})
+        ),
+    ]
+    with EgressCell(rules) as cell:
+        sock = cell.connect("203.0.113.9", 80)
+        sock.sendall(f"GET /a HTTP/1.1\r\nHost: {HOST}\r\nX-Api-Key: theirs\r\n\r\n".encode())
+        assert sock.recv(4096).startswith(b"HTTP/1.1 200")
+        sock.sendall(f"POST /a HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 0\r\n\r\n".encode())
+        assert sock.recv(4096).startswith(b"HTTP/1.1 405")
+        assert b"theirs" not in http_upstream.bytes
+        # through the proxy address each connection may name many hosts: one request, then it ends
+        sock = cell.connect("198.19.255.53", 3128)
+        sock.sendall(f"GET http://{HOST}/b HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+        answer = b""
+        while data := sock.recv(4096):
+            answer += data
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b"Connection: close" in answer
