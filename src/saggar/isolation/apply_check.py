@@ -18,7 +18,7 @@ from saggar.isolation.protected import leaves_workspace, protected
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from saggar.isolation.workspace_scan_host import Snapshot
 
@@ -141,8 +141,14 @@ def below(path: bytes, tops: tuple[bytes, ...]) -> bool:
     return any(top in (b"", path) or path.startswith(top + b"/") for top in tops)
 
 
-def refusal(change: Change, *, patterns: tuple[str, ...], allowed: tuple[bytes, ...]) -> str:
-    """Why `change` is protected or impossible whatever the host's state is, or ""."""
+def refusal(
+    change: Change,
+    *,
+    patterns: tuple[str, ...],
+    allowed: tuple[bytes, ...],
+    aliases: Mapping[bytes, str] | None = None,
+) -> str:
+    """Why `change` is protected or impossible whatever the host's state is, or "". aliases: what protected links lead to."""
     after = change.after
     if len(change.path) > MAX_PATH:
         return "too_deep"
@@ -152,6 +158,11 @@ def refusal(change: Change, *, patterns: tuple[str, ...], allowed: tuple[bytes, 
     why = protected(change.path, in_git=change.in_git, plain=plain, extra=patterns)
     if why:
         return why
+    for top, reason in (aliases or {}).items():
+        # above it as well: who removes or replaces the directory takes the protected one's place
+        inert = change.before is None and after is not None and after.kind == DIRECTORY
+        if below(change.path, (top,)) or (below(top, (change.path,)) and not inert):
+            return reason
     if after is not None and after.kind == SYMLINK and leaves_workspace(change.path, after.target):
         return "symlink_leaves_workspace"
     return ""
@@ -184,13 +195,14 @@ def check(
     since: Since,
     patterns: tuple[str, ...] = (),
     allowed: tuple[bytes, ...] = (),
+    aliases: Mapping[bytes, str] | None = None,
     overwrite: bool = False,
 ) -> list[Refusal]:
     """The refusals among `changes`. directory_of: the host's directory that holds a change's path now, None where there is
     none yet (a directory that the same changes make)."""
     found = []
     for change in changes:
-        why = refusal(change, patterns=patterns, allowed=allowed)
+        why = refusal(change, patterns=patterns, allowed=allowed, aliases=aliases)
         if not why:
             directory = directory_of(change)
             why = since.conflict(change, directory) if directory is not None else ""

@@ -16,6 +16,7 @@ import os
 from hashlib import sha256
 
 from saggar.core.errors import UsageError
+from saggar.isolation.alias_host import aliases
 from saggar.isolation.apply_check import CONFLICTS, Refusal, Since, below, check, select
 from saggar.isolation.apply_journal_host import Journal, temporary_name
 from saggar.isolation.changes import DIRECTORY, FILE, MODE, SYMLINK, Change, Node, allowed_mode
@@ -119,6 +120,7 @@ class Apply:
             since=self.since,
             patterns=self.patterns,
             allowed=self.allowed,
+            aliases=aliases(self.layer.host_fd, str(self.run.meta().get("workspace", "")), os.environ),
             overwrite=self.overwrite,
         )
         known = {r.path for r in refused}

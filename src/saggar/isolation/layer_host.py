@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from saggar.isolation.state_host import RunDir
 
 MAX_DEPTH = 128
-MAX_CHANGES = 1_000_000
+MAX_CHANGES = 500_000
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 1 << 18

@@ -55,6 +55,7 @@ _PAIRS: dict[str, tuple[tuple[str, str], ...]] = {
 
 _BY_NAME = {name: why for why, names in _NAMES.items() for name in names}
 _BY_PAIR = {pair: why for why, pairs in _PAIRS.items() for pair in pairs}
+_PAIR_TOPS = {top: why for (top, _), why in _BY_PAIR.items()}
 
 # default-ignorable code points that are no format characters; ext4's casefolding (UTF-8 NFDICF) drops them as well
 _IGNORED = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
@@ -104,11 +105,16 @@ def protected(path: bytes, *, in_git: bytes | None = None, plain: bool = True, e
         )
         if why:
             return why
+    if not plain:
+        # a link in the place of `.github` makes another directory's `workflows` the one that counts
+        why = _PAIR_TOPS.get(parts[-1], "")
+        if why:
+            return why
     if in_git is not None:
         why = _inside_git(components(in_git) if in_git else [], plain=plain)
         if why:
             return why
-    return "policy_protect" if any(matches(parts, pattern) for pattern in extra) else ""
+    return "policy_protect" if any(matches(parts, pattern, link=not plain) for pattern in extra) else ""
 
 
 def _family(part: str) -> str:
@@ -136,8 +142,9 @@ def _star(text: str, pattern: str) -> bool:
     return True
 
 
-def matches(parts: list[str], pattern: str) -> bool:
-    """Whether a policy pattern covers the folded path `parts`, or a directory above it.
+def matches(parts: list[str], pattern: str, *, link: bool = False) -> bool:
+    """Whether a policy pattern covers the folded path `parts`, or a directory above it; for a link also whether the path is
+    the beginning of one that the pattern names.
 
     A pattern without `/` is a name anywhere; with one it starts at the workspace. `*` stays in a component, `**` is any
     number of components.
@@ -154,7 +161,7 @@ def matches(parts: list[str], pattern: str) -> bool:
             reached |= grown
         if len(wanted) in reached:
             return True
-    return False
+    return link and any(i and wanted[i - 1] != "**" for i in reached)
 
 
 def _advance(i: int, part: str, wanted: list[str]) -> tuple[int, ...]:

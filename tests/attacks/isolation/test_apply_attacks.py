@@ -632,3 +632,72 @@ def test_foreign_owners_are_named_to_a_caller_who_cannot_map_them(place, workspa
     assert "EOVERFLOW" in str(scan.caveats()[0])
     scan.finish()
     os.close(fd)
+
+
+# -- protected names that lead elsewhere ---------------------------------------------------------------------------------------
+
+
+def test_hooks_behind_a_link_of_the_hosts(contained, workspace):
+    """`.git/hooks` is a link: the kernel follows it inside, and the layer holds an innocent path."""
+    os.makedirs(f"{workspace}/tools/hooks")
+    os.makedirs(f"{workspace}/.git")
+    os.symlink("../tools/hooks", f"{workspace}/.git/hooks")
+
+    def command():
+        put(".git/hooks/pre-commit", mode=0o755)
+        put("tools/free")
+
+    run = ended(contained(command))
+    refused_and_recorded(run, ("tools/hooks/pre-commit", "git_hooks"), written=["tools/free"])
+    assert os.listdir(f"{workspace}/tools/hooks") == []
+    assert apply(run, allowed=(b"tools/hooks",)).complete
+
+
+def test_hooks_path_of_the_configuration(contained, workspace):
+    os.makedirs(f"{workspace}/.git")
+    put(f"{workspace}/.git/config", "[core]\n\thooksPath = dev/hooks\n")
+
+    def command():
+        os.makedirs("dev/hooks")
+        put("dev/hooks/pre-commit", mode=0o755)
+        put("dev/free")
+
+    done = apply(ended(contained(command)), skip=True)
+    assert refusals(done) == [("dev/hooks", "git_hooks"), ("dev/hooks/pre-commit", "git_hooks")]
+    assert os.listdir(f"{workspace}/dev") == ["free"]
+
+
+def test_a_link_in_the_place_of_a_protected_parent(contained, workspace):
+    """`.github -> evil`: the workflows that count would then be evil's."""
+    os.makedirs(f"{workspace}/.git")
+    put(f"{workspace}/.git/config", "[core]\n\thooksPath = dev/hooks\n")
+
+    def command():
+        os.makedirs("evil/workflows")
+        os.makedirs("evil/hooks")
+        put("evil/workflows/ci.yml")
+        put("evil/hooks/pre-commit")
+        os.symlink("evil", ".github")
+        os.symlink("evil", "dev")
+
+    done = apply(ended(contained(command)), skip=True)
+    assert [p for p, _ in refusals(done)] == [".github", "dev"]
+    assert not os.path.lexists(f"{workspace}/.github")
+    assert not os.path.lexists(f"{workspace}/dev")
+
+
+def test_replacing_what_is_above_a_protected_target(contained, workspace):
+    os.makedirs(f"{workspace}/tools/hooks")
+    os.makedirs(f"{workspace}/.git")
+    os.symlink("../tools/hooks", f"{workspace}/.git/hooks")
+    os.makedirs(f"{workspace}/evil/hooks")
+
+    def command():
+        shutil.rmtree("tools")
+        os.symlink("evil", "tools")
+        put("evil/hooks/pre-commit", mode=0o755)
+
+    done = apply(ended(contained(command)), skip=True)
+    assert ("tools", "git_hooks") in refusals(done)
+    assert os.path.isdir(f"{workspace}/tools/hooks")
+    assert not os.path.islink(f"{workspace}/tools")

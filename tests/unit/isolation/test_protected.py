@@ -117,6 +117,14 @@ def test_policy_patterns(pattern, path, covers):
     assert protected(raw(path), extra=(pattern,)) == ("policy_protect" if covers else "")
 
 
+def test_a_link_in_the_place_of_what_is_above_a_protected_path():
+    assert protected(b".github", plain=False) == "agent_settings" or protected(b".github", plain=False) == "ci_settings"
+    assert protected(b".github") == ""
+    assert protected(b"infra", plain=False, extra=("infra/prod/**",)) == "policy_protect"
+    assert protected(b"infra", extra=("infra/prod/**",)) == ""
+    assert protected(b"other", plain=False, extra=("infra/prod/**", "**/x", "*.pem")) == ""
+
+
 def test_patterns_take_linear_time():
     parts = ["a" * 200] * 200
     assert not matches(parts, "/".join(["**", "*a*a*a*a*b"] * 20))
