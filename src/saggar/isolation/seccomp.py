@@ -4,6 +4,7 @@ I1  Every row of `REFUSALS` is refused on every architecture that has the call, 
 I2  A foreign architecture's call kills the process; x32 calls and calls newer than this table do not exist (ENOSYS).
 I3  No argument test looks at memory: what a pointer names can change after the filter has looked.
 I4  Argument tests compare the low 32 bits: the kernel truncates these arguments to `int`, so a set high half hides nothing.
+    `above` is for sizes and compares all 64.
 
 A call that no row names and that is not newer than the table is allowed. The kernel (5.11 and later) finds out once per
 filter which calls are allowed whatever their arguments and answers those from a bitmap, so the length of the table costs
@@ -21,7 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    #: `(kind, argument index, values)`; kinds: `bits` (any bit of the mask), `among`, `other` (none of the values)
+    #: `(kind, argument index, values)`; kinds: `bits` (any bit of the mask), `among`, `other` (none of the values), `above`
+    #: (greater than the value, as 64 bits)
     Test = tuple[str, int, tuple[int, ...]]
 
 # Linux errno values: equal on both architectures, and the `errno` module is one import more on the run path
@@ -167,14 +169,18 @@ REFUSALS: tuple[Refusal, ...] = (
     *_each(ENOSYS, "32-bit x86 only: its number is foreign here", "vm86", "vm86old"),
     # --- where no cgroup counts memory ----------------------------------------------------------------------------
     Refusal("memfd_secret", ENOSYS, "pages that no process maps and no counter shows", only="uncounted"),
-    Refusal("shmget", ENOSYS, "segments that live on with nobody attached", only="uncounted"),
+    # small ones stay: PostgreSQL wants one of 56 bytes, and the kernel's 4096 segments of this size are 64 MiB
+    Refusal(
+        "shmget", ENOSYS, "segments that live on with nobody attached", (("above", 1, (16384,)),), only="uncounted"
+    ),
+    Refusal("msgget", ENOSYS, "queues that hold half a gigabyte with nobody attached", only="uncounted"),
     # --- where no cgroup holds the CPU limit ----------------------------------------------------------------------
     Refusal("sched_setaffinity", EPERM, "leaves the CPUs that the limit gave", only="pinned"),
 )  # fmt: skip
 
 # Only what the table names. x86_64: arch/x86/entry/syscalls/syscall_64.tbl; aarch64: include/uapi/asm-generic/unistd.h
 _X86_64 = {
-    "ioctl": 16, "shmget": 29, "socket": 41, "socketpair": 53, "clone": 56, "ptrace": 101, "syslog": 103,
+    "ioctl": 16, "shmget": 29, "socket": 41, "socketpair": 53, "clone": 56, "msgget": 68, "ptrace": 101, "syslog": 103,
     "uselib": 134, "personality": 135, "ustat": 136, "sysfs": 139, "vhangup": 153, "pivot_root": 155, "_sysctl": 156,
     "adjtimex": 159, "chroot": 161, "acct": 163, "settimeofday": 164, "mount": 165, "umount2": 166, "swapon": 167,
     "swapoff": 168, "reboot": 169, "sethostname": 170, "setdomainname": 171, "iopl": 172, "ioperm": 173,
@@ -191,7 +197,7 @@ _AARCH64 = {
     "pivot_root": 41, "nfsservctl": 42, "chroot": 51, "vhangup": 58, "quotactl": 60, "acct": 89, "personality": 92,
     "unshare": 97, "kexec_load": 104, "init_module": 105, "delete_module": 106, "clock_settime": 112, "syslog": 116,
     "ptrace": 117, "sched_setaffinity": 122, "reboot": 142, "sethostname": 161, "setdomainname": 162, "settimeofday": 170, "adjtimex": 171,
-    "shmget": 194, "socket": 198, "socketpair": 199, "add_key": 217, "request_key": 218, "keyctl": 219, "clone": 220,
+    "msgget": 186, "shmget": 194, "socket": 198, "socketpair": 199, "add_key": 217, "request_key": 218, "keyctl": 219, "clone": 220,
     "swapon": 224, "swapoff": 225, "mbind": 235, "get_mempolicy": 236, "set_mempolicy": 237, "migrate_pages": 238,
     "move_pages": 239, "perf_event_open": 241, "fanotify_init": 262, "clock_adjtime": 266, "setns": 268,
     "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "finit_module": 273, "bpf": 280,
@@ -320,6 +326,13 @@ def _emit_tested(program: _Program, nr: int, rows: list[Refusal]) -> None:
         miss = f"call{nr}row{i + 1}"
         for j, (kind, argument, values) in enumerate(row.tests):
             hit = f"call{nr}row{i}test{j}"
+            if kind == "above":
+                program.emit(_LD, _ARGS + 8 * argument + 4)
+                program.emit(_JEQ, 0, other=hit)
+                program.emit(_LD, _ARGS + 8 * argument)
+                program.emit(_JGT, values[0], then=hit, other=miss)
+                program.label(hit)
+                continue
             program.emit(_LD, _ARGS + 8 * argument)
             last = len(values) - 1
             for n, value in enumerate(values):

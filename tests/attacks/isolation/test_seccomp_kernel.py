@@ -37,7 +37,7 @@ print(json.dumps(out))
 def bad_arguments(row: seccomp.Refusal) -> list[int]:
     args = [0] * 6
     for kind, index, values in row.tests:
-        args[index] = values[0] if kind in ("bits", "among") else max(v for v in range(70, 90) if v not in values)
+        args[index] = {"bits": values[0], "among": values[0], "above": values[0] + 1}.get(kind, 89)
     return args
 
 
@@ -52,7 +52,8 @@ def test_every_row_is_matched_by_the_kernel(under_filter) -> None:
 
 def test_every_row_answers_with_its_own_errno(under_filter) -> None:
     calls = [[seccomp.number(r.call, ARCH), *bad_arguments(r)] for r in ROWS]
-    done = under_filter(seccomp.build_filter(ARCH), [PYTHON, "-I", "-c", PROBE, json.dumps(calls)])
+    # every row, also those for some cells only
+    done = under_filter(seccomp._build(ARCH, ROWS), [PYTHON, "-I", "-c", PROBE, json.dumps(calls)])
     assert json.loads(done.stdout) == [r.errno for r in ROWS], done.stderr
 
 
@@ -113,6 +114,7 @@ PROGRAMS = {
     "npm": ["npm", "--version"],
     "java": ["java", "-version"],
     "go": ["bash", "-c", "cd /tmp && export HOME=/tmp GOCACHE=/tmp/gc GOFLAGS=-mod=mod && printf 'package main\\nimport \"net\"\\nfunc main(){l,e:=net.Listen(\"tcp\",\"127.0.0.1:0\");if e!=nil{panic(e)};println(l!=nil)}' > m.go && PATH=$PATH:/usr/local/go/bin go run m.go"],
+    "postgres": ["bash", "-c", "p=$(ls -d /usr/lib/postgresql/*/bin | tail -1); test $(id -u) != 0 || exit 0; $p/initdb -D /tmp/db >/dev/null && $p/pg_ctl -D /tmp/db -o '-k /tmp' -w start >/tmp/log && $p/psql -h /tmp -tc 'select 7' postgres; $p/pg_ctl -D /tmp/db -m fast stop"],
     "gdb-says-why": ["bash", "-c", "gdb -batch -ex run /bin/true 2>&1 | grep -i 'not permitted'"],
     "script": ["script", "-qec", "echo pty", "/dev/null"],
 }  # fmt: skip
@@ -121,7 +123,13 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_real_programs_work(under_filter, name: str) -> None:
     argv = PROGRAMS[name]
-    needed = {"git": "git", "gcc": "gcc", "go": "/usr/local/go/bin/go", "gdb-says-why": "gdb"}.get(name, argv[0])
+    needed = {
+        "git": "git",
+        "gcc": "gcc",
+        "go": "/usr/local/go/bin/go",
+        "gdb-says-why": "gdb",
+        "postgres": "/usr/lib/postgresql/15/bin/initdb",
+    }.get(name, argv[0])
     search = os.pathsep.join(["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
     if shutil.which(needed, path=search) is None:
         pytest.skip(f"{needed} is not installed on this host")
