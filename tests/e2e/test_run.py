@@ -171,3 +171,21 @@ def test_a_workspace_below_a_directory_that_the_cell_has_of_its_own(saggar, top)
         done = saggar("run", "--", "sh", "-c", "pwd; echo x > made", cwd=work)
         assert (done.returncode, done.stdout) == (0, os.fsencode(work) + b"\n"), done.stderr
         assert os.listdir(work) == []
+
+
+def test_a_result_that_cannot_be_written_costs_no_run(saggar):
+    done = saggar("run", "--json", "/nonexistent/result", "--workspace", ".:read-write", "--", "touch", "ran")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"the result cannot be written to `/nonexistent/result`" in done.stderr
+    assert not (saggar.workspace / "ran").exists()
+
+
+def test_a_link_put_in_the_place_of_the_result_is_not_followed(saggar, tmp_path):
+    """In a read-write workspace the command owns the name: the trusted side must not look it up again afterwards."""
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    done = saggar(
+        "run", "--json", "out.json", "--workspace", ".:read-write", "--", "ln", "-sfn", str(victim), "out.json"
+    )
+    assert done.returncode == 0, done.stderr
+    assert victim.read_text() == "untouched"

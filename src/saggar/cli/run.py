@@ -136,9 +136,10 @@ def main(argv: list[str]) -> int:
     cwd = _cwd()
     policy = effective_policy(flags, cwd)
     notice = None if flags.quiet else _notice
+    json_fd = _open_json(flags.json) if flags.json is not None else -1
     result, _ = run_foreground(control, policy, flags.argv, env=os.environ, cwd=cwd, notice=notice)
     if flags.json is not None:
-        _write_json(flags.json, result)
+        _write_json(json_fd, flags.json, result)
     _say(result, quiet=flags.quiet)
     return result.status
 
@@ -176,11 +177,23 @@ def _cause_text(cause: str, limit: dict[str, object]) -> str:
     return f"the cell was ended: {cause}"
 
 
-def _write_json(path: str, result: Result) -> None:
+def _open_json(path: str) -> int:
+    """The result's file, before anything runs: a wrong path costs no run, and a command that may write there (a read-write
+    workspace) cannot put a link in its place for this side to follow."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, 0o666)
+    except OSError as error:
+        raise UsageError(f"the result cannot be written to `{path}`: {error.strerror}") from None
+
+
+def _write_json(fd: int, path: str, result: Result) -> None:
     from json import dumps
 
+    text = dumps(result.to_json(), indent=2, ensure_ascii=True, default=str) + "\n"
     try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(dumps(result.to_json(), indent=2, ensure_ascii=True, default=str) + "\n")
+        with open(fd, "w", encoding="utf-8") as file:
+            if file.seekable():
+                file.truncate(0)
+            file.write(text)
     except OSError as error:
         sys.stderr.write(f"saggar: the result could not be written to `{path}`: {error.strerror}\n")

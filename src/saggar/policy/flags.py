@@ -39,7 +39,9 @@ def with_flags(
     if workspace is not None:
         changes["workspace"] = _workspace(policy, workspace, origins)
     if timeout is not None:
-        seconds = _value("--timeout", values.duration_or_none, timeout)
+        # on a command line a number alone is seconds, as `timeout(1)` has it; in a file it is a number, not a string
+        plain = isinstance(timeout, str) and timeout.isascii() and timeout.isdigit() and len(timeout) <= 9
+        seconds = _value("--timeout", values.duration_or_none, int(timeout) if plain else timeout)
         changes["limits"] = policy.limits.replace(timeout_s=seconds)
         origins["limits.timeout"] = _FLAG
     variables = _variables(policy, env, origins)

@@ -6,7 +6,7 @@ import pytest
 
 from saggar.core.errors import UsageError
 from saggar.policy.load import default_policy, parse, with_flags
-from saggar.policy.model import EgressRule, Origin
+from saggar.policy.model import EgressRule, Origin, Policy
 
 FLAG = Origin("flag")
 
@@ -92,3 +92,14 @@ def test_refused(flags, message):
     with pytest.raises(UsageError) as e:
         with_flags(default_policy(), **flags)
     assert message in str(e.value)
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("90", 90.0), ("2", 2.0), ("1.5s", 1.5), ("none", None), (3, 3.0)])
+def test_a_number_alone_is_seconds_on_the_command_line(given, seconds):
+    assert with_flags(Policy(), timeout=given).limits.timeout_s == seconds
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "", "１0", "9" * 12])
+def test_what_is_no_number_of_seconds_is_refused(given):
+    with pytest.raises(UsageError, match="--timeout"):
+        with_flags(Policy(), timeout=given)
