@@ -81,13 +81,15 @@ class Place:
         except OSError:
             return []
 
-    def groups(self):
-        ids = set(self.runs())
-        return [g for g in glob.glob("/sys/fs/cgroup/**/saggar-*", recursive=True) if g.rpartition("saggar-")[2] in ids]
+    def groups(self, launchers=()):
+        """Control groups of this place's runs, and of the children that wait in these launchers."""
+        names = tuple(f"saggar-{i}" for i in self.runs()) + tuple(f"saggar-{p}-" for p in launchers)
+        found = glob.glob("/sys/fs/cgroup/**/saggar-*", recursive=True)
+        return [g for g in found if names and g.rpartition("/")[2].startswith(names)]
 
-    def assert_nothing_left(self, word):
+    def assert_nothing_left(self, word, launchers=()):
         assert wait_for(lambda: not pids_with(word)), [Path(f"/proc/{p}/cmdline").read_bytes() for p in pids_with(word)]
-        assert wait_for(lambda: not self.groups()), self.groups()
+        assert wait_for(lambda: not self.groups(launchers)), self.groups(launchers)
         assert os.listdir(self.temp) == []
         assert os.listdir(self.work) == []
         assert set(os.listdir(self.root)) <= {"work", "temp", "state", "home"}
@@ -115,6 +117,49 @@ def test_sigkill_of_the_supervisor_at_100_random_moments(place):
     # what the killed ones left in the state directory is known as dead, by whoever starts next
     done = place.start("run", "--", "true")
     assert done.wait(timeout=20) == 0
+
+
+API = """
+import asyncio, sys, saggar
+async def main():
+    assert (await saggar.run(["true"])).ok
+    async with await saggar.spawn(["sh", "-c", f"echo up; setsid sleep {sys.argv[1]} & sleep {sys.argv[1]}"]) as process:
+        print((await process.stdout.readline()).decode(), flush=True)
+        await process.wait()
+asyncio.run(main())
+"""
+
+
+def test_sigkill_of_a_program_that_uses_the_api(place):
+    """Its launcher, the child that waits for the next run, and the cell: all gone, and their groups."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(place.root / "home"),
+        "PYTHONPATH": SRC,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "SAGGAR_STATE_DIR": str(place.state),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", API, "3246"], cwd=place.work, env=environment, stdout=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"up\n"
+    launchers = [p for p in _children(process.pid) if b"launcher_host" in Path(f"/proc/{p}/cmdline").read_bytes()]
+    below = [p for launcher in launchers for p in _children(launcher)]
+    assert launchers
+    assert below
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    place.assert_nothing_left(b"3246", launchers)
+    assert wait_for(lambda: not any(os.path.exists(f"/proc/{p}") for p in [*launchers, *below]))
+
+
+def _children(pid):
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children") as file:
+            found += map(int, file.read().split())
+    return found
 
 
 def test_the_next_start_knows_the_dead(place):

@@ -319,22 +319,24 @@ class Launcher:
             return spare
         if spare is not None:
             spare.drop()
-        return self._bear(birth)
+        return self._bear(birth, request["id"])
 
-    def _bear(self, birth: child_host.Birth) -> _Spare:
+    def _bear(self, birth: child_host.Birth, name: str) -> _Spare:
         """Open limits, and fork a child under them. Raises Unenforceable and OSError."""
         ids = self._ids_of(birth.ids)
         me = os.getpid()
-        self._born += 1
-        # groups are named by who holds them, not by the run: a spare has none yet
         limits = Limits.open(
             LimitsPolicy(**birth.limits),
-            f"{me}-{self._born}",
+            name,
             root=birth.ids is not None,
             disk_on_host=birth.disk_on_host,
         )
-        ours, theirs = wire.pair()
-        pid = limits.fork()
+        try:
+            ours, theirs = wire.pair()
+            pid = limits.fork()
+        except OSError:
+            limits.close()
+            raise
         if pid == 0:
             _signal.set_wakeup_fd(-1)
             child_host.run(theirs, me, birth, ids, limits)
@@ -562,7 +564,9 @@ class Launcher:
         if birth is None or self._stop or self._spare is not None:
             return
         try:
-            self._spare = self._bear(birth)
+            self._born += 1
+            # its groups are named by who holds them: it has no run yet
+            self._spare = self._bear(birth, f"{os.getpid()}-{self._born}")
         except (SaggarError, OSError):
             # the next run is born when it is asked for, and says what is wrong
             self._spare = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from stat import S_ISREG
 
 from saggar.isolation import launcher_host
 from saggar.runtime.prepare_host import Options, Prepared, Session
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 
 def early_launcher() -> wire.Socket:
     """Fork the launcher now, while this process is small."""
+    # a stream that the caller closed: the next descriptor opened would take its number, and be the command's
+    while True:
+        fd = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        if fd > 2:
+            os.close(fd)
+            break
     return launcher_host.fork(os.getpid())
 
 
@@ -80,13 +87,7 @@ def _streams(owner: int) -> tuple[tuple[int, int, int], list[tuple[int, int]]]:
     inner: list[int] = []
     relays: list[tuple[int, int]] = []
     for fd in range(3):
-        try:
-            direct = passes_through(fd)
-        except OSError:
-            # closed by the caller: the cell gets /dev/null rather than whatever opens next
-            inner.append(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC))
-            continue
-        if direct:
+        if passes_through(fd):
             inner.append(fd)
             continue
         read, write = own_pipe(owner)
@@ -97,8 +98,12 @@ def _streams(owner: int) -> tuple[tuple[int, int, int], list[tuple[int, int]]]:
 
 def _attach(supervisor: Supervisor, cell: Cell, inner: tuple[int, int, int], relays: list[tuple[int, int]]) -> None:
     # the cell's ends are the cell's alone from here: the last writer's end is the end of file
+    gauge = inner[0] if any(theirs == 0 for _, theirs in relays) and S_ISREG(os.fstat(0).st_mode) else -1
     for number, fd in enumerate(inner):
-        if fd != number:
+        if fd not in (number, gauge):
             os.close(fd)
     for ours, theirs in relays:
-        cell.streams.append(Relay(supervisor.loop, ours, theirs, inward=theirs == 0, on_end=cell.stream_ended))
+        inward = theirs == 0
+        cell.streams.append(
+            Relay(supervisor.loop, ours, theirs, inward=inward, on_end=cell.stream_ended, gauge=gauge if inward else -1)
+        )

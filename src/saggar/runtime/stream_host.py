@@ -166,12 +166,16 @@ class Feed:
 
 class Relay:
     """Bytes from one descriptor to another, one chunk in flight. `ours` is the pipe end that belongs to us and is closed at the end;
-    the other end is the caller's and stays open, blocking as we found it."""
+    the other end is the caller's and stays open, blocking as we found it. gauge: for a file as stdin, the pipe's other end: what is in
+    it when the cell has ended goes back to the file's offset, for whoever reads it next."""
 
-    __slots__ = ("_buffer", "_inward", "_loop", "_on_end", "_pollable", "_reading", "ours", "theirs")
+    __slots__ = ("_buffer", "_gauge", "_inward", "_loop", "_on_end", "_pollable", "_reading", "ours", "theirs")
 
-    def __init__(self, loop: Loop, ours: int, theirs: int, *, inward: bool, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: Loop, ours: int, theirs: int, *, inward: bool, on_end: Callable[[], None], gauge: int = -1
+    ) -> None:
         self._loop = loop
+        self._gauge = gauge
         self.ours = ours
         self.theirs = theirs
         self._inward = inward
@@ -260,10 +264,10 @@ class Relay:
                 except OSError:
                     break
         self.close()
+        self._give_back()
 
     def close(self) -> None:
         if self.ours >= 0:
-            self._give_back()
             self._loop.remove(self.ours)
             self._loop.remove(self.theirs)
             os.close(self.ours)
@@ -271,14 +275,16 @@ class Relay:
             self._on_end()
 
     def _give_back(self) -> None:
-        """What was read ahead of a regular file and not taken goes back to its offset, for whoever reads it next."""
-        if self._inward and not self._pollable:
-            left = len(self._buffer) + unread(self.ours)
-            if left:
-                try:
-                    os.lseek(self.theirs, -left, os.SEEK_CUR)
-                except OSError:
-                    return
+        if self._gauge < 0:
+            return
+        left = len(self._buffer) + unread(self._gauge)
+        os.close(self._gauge)
+        self._gauge = -1
+        if left:
+            try:
+                os.lseek(self.theirs, -left, os.SEEK_CUR)
+            except OSError:
+                return
 
 
 def unread(fd: int) -> int:
