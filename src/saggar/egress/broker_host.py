@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from saggar.audit.sink_host import AuditLog
 from saggar.core.errors import SaggarError
+from saggar.egress.budget import Limits
 from saggar.egress.cell_host import Cell
 from saggar.egress.secrets_client_host import SecretsClient
 from saggar.egress.terminated_path_host import BrokerPort, Terminated
@@ -122,7 +123,8 @@ class Broker:
         policy = read_policy(descriptors[0])
         rules = rules_of(policy)
         audit = AuditLog(message["audit"], message["task"])
-        cell = Cell(id=id_, rules=rules, audit=audit, pool=self._pool, emit=self.emit)
+        limits = Limits.parse(policy["egress"].get("budget") or {})
+        cell = Cell(id=id_, rules=rules, audit=audit, pool=self._pool, emit=self.emit, limits=limits)
         self.cells[id_] = cell
         secrets = self._secrets.get(id_)
         if secrets is not None:
@@ -137,7 +139,7 @@ class Broker:
         cell = self.cells[message["cell"]]
         if isinstance(cell.terminated, Terminated):
             cell.terminated.update(policy["egress"])
-        cell.update(rules_of(policy))
+        cell.update(rules_of(policy), Limits.parse(policy["egress"].get("budget") or {}))
         self.emit({"event": "updated", "cell": message["cell"]})
 
     def _secrets_from(self, message: dict[str, Any], descriptors: list[int]) -> None:

@@ -124,12 +124,13 @@ class Budget:
         self.task = Meter(limits, "task", now)
         self._hosts: dict[str, Meter] = {}
 
-    def host(self, host: str, limits: Limits, now: float) -> Meter:
-        """The host's meter, made on first use. `limits` of a later policy replace the earlier; counters stay (I1)."""
+    def host(self, host: str, limits: Limits | None, now: float) -> Meter:
+        """The host's meter, made on first use. `limits` of a later policy replace the earlier, None keeps them; counters
+        stay (I1)."""
         meter = self._hosts.get(host)
         if meter is None:
-            meter = self._hosts[host] = Meter(limits, "host", now)
-        elif meter.limits is not limits:
+            meter = self._hosts[host] = Meter(limits or Limits(), "host", now)
+        elif limits is not None and meter.limits is not limits:
             meter.limits = limits
         return meter
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from saggar.egress.authorize import refuse
+from saggar.egress.budget import Budget, Limits
 from saggar.egress.connection_host import Connection
 from saggar.egress.dial_host import Dialer
 from saggar.egress.dns_host import DnsTcp, DnsUdp
@@ -21,6 +22,7 @@ from saggar.egress.listeners import CAPTURED_PORTS, PROXY_PORT, RESOLVER_ADDRESS
 from saggar.egress.match import RuleSet
 from saggar.egress.names import SyntheticNames
 from saggar.egress.packet_host import PacketWatch
+from saggar.egress.spend import Spend
 from saggar.egress.splice_host import Share
 from saggar.egress.wire_host import reset
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
     from saggar.audit.sink_host import AuditLog
     from saggar.core.decision import Decision
+    from saggar.egress.authorize import AuthorizedRequest
+    from saggar.egress.budget import Refusal
     from saggar.egress.connection_host import TerminatedPath
     from saggar.egress.destination import Destination
     from saggar.egress.listeners import ListenerSpec
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
         """What a cell keeps of each open connection."""
 
         def reconsider(self) -> None: ...
+        def cut(self, reason: str) -> None: ...
         def end_if_idle(self, sweeps: float) -> None: ...
         def abort(self) -> None: ...
 
@@ -99,6 +104,7 @@ class Cell:
         audit: AuditLog,
         pool: ThreadPoolExecutor,
         emit: Callable[[dict[str, object]], None],
+        limits: Limits | None = None,
     ) -> None:
         self.id = id
         self.rules = RuleSet(rules)
@@ -113,6 +119,9 @@ class Cell:
         self.dns_seen: set[tuple[str, str]] = set()
         self.loop = asyncio.get_running_loop()
         self.share = Share(self.loop)
+        self.budget = Budget(limits or Limits(), self.loop.time())
+        self._wall: asyncio.TimerHandle | None = None
+        self._watch_wall()
         self._emit = emit
         self._sockets: list[socket.socket] = []
         self._watch: PacketWatch | None = None
@@ -266,11 +275,36 @@ class Cell:
 
     # -- life ------------------------------------------------------------------------------------------------------
 
-    def update(self, rules: Sequence[EgressRule]) -> None:
-        """Swap the rules; connections that the new ones refuse are cut."""
+    def update(self, rules: Sequence[EgressRule], limits: Limits) -> None:
+        """Swap the rules; connections that the new ones refuse are cut. What was used of the budget stays used."""
         self.rules = RuleSet(rules)
+        self.budget.task.limits = limits
+        self._watch_wall()
         for connection in tuple(self.connections):
             connection.reconsider()
+
+    def spend(self, host: str) -> Spend:
+        """A new connection's hand on the budget."""
+        return Spend(self.budget, host, self.loop.time)
+
+    def over_budget(self, refusal: Refusal, request: AuthorizedRequest) -> Decision:
+        """The decision that a used-up budget makes of an allowed request."""
+        return refuse(
+            refusal.reason, request.destination, rule=request.rule.id, limit=refusal.limit, scope=refusal.scope
+        )
+
+    def _watch_wall(self) -> None:
+        """Open connections end with the time that the task may use the network."""
+        if self._wall is not None:
+            self._wall.cancel()
+            self._wall = None
+        wall_s = self.budget.task.limits.wall_s
+        if wall_s is not None:
+            self._wall = self.loop.call_at(self.budget.task.started + wall_s, self._wall_over)
+
+    def _wall_over(self) -> None:
+        for connection in tuple(self.connections):
+            connection.cut("budget_wall")
 
     def _sweep_idle(self) -> None:
         for connection in tuple(self.connections):
@@ -283,6 +317,8 @@ class Cell:
             return
         self.closed = True
         self._sweep.cancel()
+        if self._wall is not None:
+            self._wall.cancel()
         if self._watch is not None:
             self._watch.close()
         for sock in self._sockets:

@@ -31,8 +31,11 @@ from saggar.egress.wire_host import Wire, consume, is_gone, peek, reset, say_and
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
+    from saggar.egress.budget import Refusal
     from saggar.egress.cell_host import Cell
+    from saggar.egress.spend import Spend
     from saggar.policy.model import EgressRule
 
 SNIFF_S = 10.0
@@ -85,6 +88,7 @@ class Connection:
         "port",
         "proxy",
         "sock",
+        "spend",
         "via",
     )
 
@@ -99,6 +103,8 @@ class Connection:
         #: the host that this connection is for, where that is known before its first byte
         self.fixed = ""
         self.authorized: AuthorizedRequest | None = None
+        #: its hand on the task's budget, from the moment that it is allowed
+        self.spend: Spend | None = None
         self._splice: Splice | None = None
         self._task: asyncio.Task[None] | None = None
         self._last_moved = 0
@@ -137,6 +143,8 @@ class Connection:
         finally:
             if self._splice is None:
                 self.cell.connections.discard(self)
+                if self.spend is not None:
+                    self.spend.close()
 
     # -- the first flight ------------------------------------------------------------------------------------------
 
@@ -324,6 +332,11 @@ class Connection:
 
     async def _tunnel(self, request: AuthorizedRequest, failure: bytes | None) -> None:
         self.authorized = request
+        self.spend = spend = self.cell.spend(request.destination.host)
+        over = spend.open() or spend.request()
+        if over is not None:
+            self._refuse(self.cell.over_budget(over, request), ACCESS_DENIED if failure else None)
+            return
         if not self.record_allowed(request):
             reset(self.sock)
             return
@@ -366,11 +379,31 @@ class Connection:
 
     def splice(self, upstream: socket.socket) -> None:
         """Join client and upstream; this connection then lives until the splice ends."""
-        self._splice = Splice(self.cell.loop, self.sock, upstream, self._on_spliced, share=self.cell.share)
+        spend = self.spend
+        up = down = None
+        if spend is not None and spend.counts_bytes:
+            up, down = self._counted(spend.up), self._counted(spend.down)
+        self._splice = Splice(
+            self.cell.loop, self.sock, upstream, self._on_spliced, share=self.cell.share, up=up, down=down
+        )
         self._splice.start()
+
+    def _counted(self, take: Callable[[int], Refusal | None]) -> Callable[[int], bool]:
+        """For a splice: whether so many bytes more may pass; where not, why is recorded."""
+
+        def may_pass(count: int) -> bool:
+            over = take(count)
+            if over is None or self.authorized is None:
+                return over is None
+            self.record_refused(self.cell.over_budget(over, self.authorized))
+            return False
+
+        return may_pass
 
     def _on_spliced(self) -> None:
         self.cell.connections.discard(self)
+        if self.spend is not None:
+            self.spend.close()
         if self._splice is not None and self.authorized is not None:
             up, down = self._splice.up.count, self._splice.down.count
             self.cell.usage.add_bytes(self.authorized.destination, up, down)
@@ -387,6 +420,12 @@ class Connection:
             self.abort()
         elif result.rule != self.authorized.rule:
             # allowed still, but under other terms (another upstream, credentials, paths): it must connect anew
+            self.abort()
+
+    def cut(self, reason: str) -> None:
+        """End it with RST, and record why."""
+        if self.authorized is not None:
+            self.record_refused(refuse(reason, self.authorized.destination, rule=self.authorized.rule.id))
             self.abort()
 
     def end_if_idle(self, sweeps: float) -> None:

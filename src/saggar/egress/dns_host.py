@@ -134,6 +134,9 @@ class DnsTcp:
     def reconsider(self) -> None:
         """Nothing to cut: each query is decided afresh."""
 
+    def cut(self, reason: str) -> None:
+        """Names cost nothing of a budget."""
+
     def end_if_idle(self, _sweeps: float) -> None:
         """Its own time-out ends it."""
 

@@ -24,6 +24,9 @@ from saggar.egress.http_head import NO_BODY, Body, RequestHead, ResponseHead
 from saggar.egress.wire_host import Wire, is_ended, is_gone, reset, say_and_close
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from saggar.egress.budget import Refusal
     from saggar.egress.connection_host import Connection
 
 HEAD_S = 10.0
@@ -106,6 +109,10 @@ class HttpRelay:
             self._client.unread(head)
             await terminated.serve(connection, result, self._client)
             return False
+        over = self._over_budget(result)
+        if over is not None:
+            decision = connection.cell.over_budget(over, result)
+            return self._refuse(decision, head_only=request.method == "HEAD", public=over.public)
         path = request.target.partition(b"?")[0][:512].decode()
         if not connection.record_allowed(result, method=request.method, path=path):
             raise _Cut
@@ -115,6 +122,27 @@ class HttpRelay:
             decision = refuse(e.reason, result.destination, rule=result.rule.id, **e.detail)
             return self._refuse(decision, head_only=request.method == "HEAD")
         return await self._exchange(request, result)
+
+    def _over_budget(self, request: AuthorizedRequest) -> Refusal | None:
+        """Whether the task's budget has room for this request, and for a connection where it needs another one."""
+        connection = self._connection
+        current = self._upstream_for
+        if connection.spend is None or current is None or current.destination.host != request.destination.host:
+            if connection.spend is not None:
+                connection.spend.close()
+            connection.spend = connection.cell.spend(request.destination.host)
+            over = connection.spend.open()
+            if over is not None:
+                return over
+        return connection.spend.request()
+
+    def _passes(self, take: Callable[[int], Refusal | None], count: int) -> None:
+        """Raises _Cut where `count` bytes more are too many."""
+        over = take(count)
+        request = self._upstream_for
+        if over is not None and request is not None:
+            self._connection.record_refused(self._connection.cell.over_budget(over, request))
+            raise _Cut
 
     async def _read_head(self, first: bool) -> bytes | None:
         """One head; None where the client ended instead of sending one."""
@@ -172,9 +200,9 @@ class HttpRelay:
             return refuse("terminated_unavailable", destination, rule=result.rule.id)
         return result
 
-    def _refuse(self, decision: Decision, *, head_only: bool = False) -> bool:
+    def _refuse(self, decision: Decision, *, head_only: bool = False, public: str = "") -> bool:
         self._connection.record_refused(decision)
-        public = decision.public or public_text(decision.reason)
+        public = public or decision.public or public_text(decision.reason)
         say_and_close(self._client.sock, http_head.refusal(decision.reason, public, head_only=head_only))
         return False
 
@@ -254,9 +282,12 @@ class HttpRelay:
         """The request to the upstream. Raises ParseError where the body breaks its framing."""
         await upstream.write(head)
         reader = _reader(body)
+        spend = self._connection.spend
         while not reader.done:
             data = await self._more()
             for piece in reader.feed(data):
+                if spend is not None:
+                    self._passes(spend.up, len(piece))
                 await upstream.write(chunk(piece) if body.kind == "chunked" else piece)
         if body.kind == "chunked":
             await upstream.write(LAST_CHUNK)
@@ -361,6 +392,7 @@ class HttpRelay:
             body = Body("close")
         keep = request.keep_alive and body.kind != "close" and (pump is None or pump.done())
         self._answered = True
+        spend = self._connection.spend
         head_only = request.method == "HEAD" or response.status == 304
         await self._client.write(http_head.write_response(response, body=body, keep_alive=keep, head_only=head_only))
         try:
@@ -371,6 +403,8 @@ class HttpRelay:
                         raise _Cut
                     reader.done = True
                 for piece in reader.feed(data) if data else ():
+                    if spend is not None:
+                        self._passes(spend.down, len(piece))
                     await self._client.write(chunk(piece) if body.kind == "chunked" else piece)
         except ParseError:
             raise _Cut from None

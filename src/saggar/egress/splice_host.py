@@ -63,6 +63,7 @@ class _Direction:
         "_pipe",
         "count",
         "ended",
+        "may_pass",
         "pending",
         "recv_into",
         "send",
@@ -74,8 +75,12 @@ class _Direction:
         "splice",
     )
 
-    def __init__(self, splice: Splice, source: socket.socket, sink: socket.socket) -> None:
+    def __init__(
+        self, splice: Splice, source: socket.socket, sink: socket.socket, may_pass: Callable[[int], bool] | None
+    ) -> None:
         self.splice = splice
+        #: asked before bytes are passed on, where a budget counts them
+        self.may_pass = may_pass
         self.share = splice.share
         self.source = source
         self.sink = sink
@@ -104,6 +109,9 @@ class _Direction:
             return
         # with a reset that came behind these bytes the event loop (libuv) stops watching and never tells
         gone = self.source.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if self.may_pass is not None and not self.may_pass(size):
+            self.splice.abort()
+            return
         self.count += size
         try:
             sent = self.send(_BUFFER[:size])
@@ -167,6 +175,9 @@ class _Direction:
             self._end()
             return
         gone = self.source.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # as above
+        if self.may_pass is not None and not self.may_pass(size):
+            self.splice.abort()
+            return
         self.count += size
         self.share.take(size)
         self._in_pipe = size
@@ -230,11 +241,14 @@ class Splice:
         on_done: Callable[[], None],
         *,
         share: Share,
+        up: Callable[[int], bool] | None = None,
+        down: Callable[[int], bool] | None = None,
     ) -> None:
+        """up, down: asked before so many bytes pass that way; a no ends both sides."""
         self.loop = loop
         self.share = share
-        self.up = _Direction(self, client, upstream)
-        self.down = _Direction(self, upstream, client)
+        self.up = _Direction(self, client, upstream, up)
+        self.down = _Direction(self, upstream, client, down)
         self._on_done = on_done
         self.open = True
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from saggar.core.decision import ALLOW
 from saggar.core.errors import ParseError
 from saggar.egress.authorize import refuse
-from saggar.egress.budget import Limits
 from saggar.egress.terminated_host import Termination
 from saggar.egress.terms import Terms
 from saggar.egress.wire_host import reset
@@ -38,7 +37,7 @@ MAX_QUESTIONS = 100
 class BrokerPort:
     """`terminated_host.CellPort` over a broker's cell."""
 
-    __slots__ = ("_cell", "_emit", "_next", "_waiting", "dialer", "id")
+    __slots__ = ("_cell", "_emit", "_next", "_waiting", "budget", "dialer", "id")
 
     def __init__(self, cell: Cell, emit: Callable[[dict[str, object]], None]) -> None:
         self._cell = cell
@@ -47,6 +46,7 @@ class BrokerPort:
         self._waiting: dict[str, asyncio.Future[str]] = {}
         self.id = cell.id
         self.dialer = cell.dialer
+        self.budget = cell.budget
 
     def record(self, decision: Decision, destination: Destination, via: str) -> bool:
         """Write what is about to happen; False: it must not."""
@@ -101,13 +101,12 @@ class Terminated:
             port,
             secrets,
             placeholders=egress.get("placeholders") or (),
-            limits=Limits.parse(egress.get("budget") or {}),
         )
+        self._path.budget = port.budget  # one for the task, whichever path its bytes take
 
     def update(self, egress: dict[str, Any]) -> None:
-        """New placeholders and limits; what was counted stays counted. Idle connections to upstreams are closed."""
+        """New placeholders; what was counted stays counted. Idle connections to upstreams are closed."""
         self._path.expect(egress.get("placeholders") or ())
-        self._path.budget.task.limits = Limits.parse(egress.get("budget") or {})
         self._path.pool.close()
         self._terms.clear()
 

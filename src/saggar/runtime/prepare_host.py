@@ -261,9 +261,9 @@ class Prepared:
         if self.terminating is not None:
             return self.terminating.rules_json(egress)
         # asked for when the first connection waits, which most runs never see
-        from json import dumps
+        from json import dumps, loads
 
-        return dumps({"egress": egress.to_json()}).encode()
+        return dumps({"egress": {**egress.to_json(), "budget": loads(egress.budget or "{}")}}).encode()
 
     def _open_grants(self) -> None:
         for path in self.policy.isolation.read:
