@@ -5,6 +5,7 @@ I1  A record is in the file, whole, before `append` returns; where it cannot be,
 I2  Writers exclude each other with `flock`; the chain has one order whatever they do.
 I3  What a killed writer left is kept: a torn last line gets its newline and a record that names its digest.
 I4  A log that was unlinked, or whose last record was tampered with, takes no more records.
+I5  What a sandbox makes us write never fills the file system: once `ROOM` is all that is left, only ends are recorded.
 
 An append is four system calls (flock, fstat, write, flock) while nobody else has written: the tail is remembered and
 valid as long as the size is what we left. Not fsynced: the log survives the death of every process, not of the power.
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 
     from saggar.audit.chain import Position
 
+#: bytes of growth between two looks at the free space, and what has to be left of it
+STEP = 4 * 1024 * 1024
+ROOM = 64 * 1024 * 1024
+#: what is recorded in any case: few, and none that a sandbox can ask for
+_ENDS = frozenset({TORN, "run.end"})
+
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -39,7 +46,20 @@ class AuditLog:
     wall: seconds since the epoch, for tests. Raises `OSError` where the file cannot be opened; never follows a symlink.
     """
 
-    __slots__ = ("_fd", "_hash", "_mutex", "_pid", "_second", "_seq", "_size", "_stamp", "_wall", "path", "task")
+    __slots__ = (
+        "_fd",
+        "_hash",
+        "_looked",
+        "_mutex",
+        "_pid",
+        "_second",
+        "_seq",
+        "_size",
+        "_stamp",
+        "_wall",
+        "path",
+        "task",
+    )
 
     def __init__(self, path: str, task: str, *, wall: Callable[[], float] = wall_time) -> None:
         self.path = path
@@ -56,6 +76,7 @@ class AuditLog:
         self._mutex = allocate_lock()
         self._seq, self._hash = -1, GENESIS
         self._size = -1
+        self._looked = 0
 
     def append(
         self,
@@ -142,6 +163,8 @@ class AuditLog:
         rule: str = "",
         before: bytes = b"",
     ) -> tuple[int, str]:
+        if self._size - self._looked > STEP and kind not in _ENDS:
+            self._look_for_room()
         seq = self._seq + 1
         line, hash_ = build(
             seq=seq,
@@ -160,6 +183,12 @@ class AuditLog:
         self._seq, self._hash = seq, hash_
         self._size = size
         return seq, hash_
+
+    def _look_for_room(self) -> None:
+        space = os.fstatvfs(self._fd)
+        if space.f_bavail * space.f_frsize < ROOM:
+            raise OSError(errno.ENOSPC, "the audit log leaves too little room on its file system", self.path)
+        self._looked = self._size
 
     def _put(self, data: bytes) -> int:
         size, self._size = self._size, -1

@@ -229,6 +229,23 @@ def test_i1_full_disk_raises_and_leaves_the_chain(path):
     assert check(path).records == report.records + 1
 
 
+def test_i5_the_file_system_is_never_filled(path, monkeypatch):
+    from saggar.audit import sink_host
+
+    log = AuditLog(path, "t")
+    monkeypatch.setattr(sink_host, "STEP", 4096)
+    while os.stat(path).st_size < 3 * 4096:
+        put(log)
+    monkeypatch.setattr(sink_host, "ROOM", 2**62)
+    with pytest.raises(OSError, match="too little room"):
+        for _ in range(20):
+            put(log)
+    with pytest.raises(OSError, match="too little room"):
+        put(log)
+    log.append("run.end", layer="L1")
+    assert check(path).ok
+
+
 def test_interrupted_append_looks_again(path, monkeypatch):
     log = AuditLog(path, "t")
     put(log)
