@@ -522,8 +522,24 @@ class Launcher:
                 if breach is not None:
                     self._kill(cell, breach.limit, breach.to_json())
 
+    def _kill_orphans(self) -> None:
+        """A monitor that was killed before it named its pid 1 left it to us, waiting for a word that will not come: bubblewrap's
+        child asks for its parent's death signal only after that word."""
+        me = os.getpid()
+        known = {c.pid for c in self._cells.values()} | {c.init for c in self._cells.values()}
+        if self._spare is not None:
+            known.add(self._spare.pid)
+        for pid in _children(me):
+            if pid not in known:
+                # ours, so the number is its own until we wait for it; there is nothing in it yet that could delay its end
+                os.kill(pid, _signal.SIGKILL)
+                os.waitpid(pid, 0)
+
     def _finish(self) -> None:
-        for cell in [c for c in self._cells.values() if c.status is not None]:
+        ended = [c for c in self._cells.values() if c.status is not None]
+        if any(not c.init for c in ended):
+            self._kill_orphans()
+        for cell in ended:
             if cell.status_fd >= 0:
                 self._read_status(cell)
             if cell.init_fd >= 0:
