@@ -22,7 +22,7 @@ from saggar.isolation.apply_journal_host import Journal, temporary_name
 from saggar.isolation.changes import DIRECTORY, FILE, MODE, SYMLINK, Change, Node, allowed_mode
 from saggar.isolation.discard_host import remove_tree
 from saggar.isolation.layer_host import MAX_DEPTH, Layer, copy_data, node_of, open_layer, open_node
-from saggar.isolation.place_host import Raced, Trail, exchange, move_new, place_file
+from saggar.isolation.place_host import Raced, Trail, exchange, make_directory, make_link, move_new, place_file
 from saggar.isolation.protected import protected
 from saggar.isolation.shown import shown
 from saggar.isolation.workspace_host import boot_id
@@ -99,7 +99,7 @@ class Apply:
         self._linked: set[tuple[int, int]] = set()
         self._subtrees: dict[bytes, str] = {}
         self._made: dict[bytes, tuple[int, int]] = {}
-        self._modes: list[tuple[bytes, int]] = []
+        self._modes: list[tuple[bytes, int, tuple[int, int]]] = []
 
     # -- check ---------------------------------------------------------------------------------------------------------
 
@@ -282,10 +282,6 @@ class Apply:
         if change.before is not None:
             exchange(host_dir, temporary, name)
             self._throw_away(change, host_dir, name, temporary, moved=False)
-        if after.kind == DIRECTORY:
-            status = os.stat(name, dir_fd=host_dir, follow_symlinks=False)
-            self._made[change.path + b"/"] = (status.st_dev, status.st_ino)
-            self._modes.append((change.path, allowed_mode(after)))
 
     def _still_there(self, change: Change, host_dir: int, name: bytes) -> None:
         """Raise Raced unless the host's entry is what the check saw."""
@@ -331,14 +327,11 @@ class Apply:
             return
         owner = (after.uid - self.layer.base, after.gid - self.layer.base) if self.layer.base else None
         if after.kind == DIRECTORY:
-            # the owner's permissions until all below is written; the run's own in the end
-            os.mkdir(name, allowed_mode(after) | 0o700, dir_fd=host_dir)
-            if owner:
-                os.chown(name, *owner, dir_fd=host_dir, follow_symlinks=False)
+            made = make_directory(host_dir, name, owner, allowed_mode(after))
+            self._made[change.path + b"/"] = made
+            self._modes.append((change.path, allowed_mode(after), made))
         elif after.kind == SYMLINK:
-            os.symlink(after.target, name, dir_fd=host_dir)
-            if owner:
-                os.chown(name, *owner, dir_fd=host_dir, follow_symlinks=False)
+            make_link(host_dir, name, after.target, owner)
         else:
             self._make_file(after, source, host_dir, name, owner)
 
@@ -376,20 +369,22 @@ class Apply:
         raise Raced(change.path, "host_changed")
 
     def _change_mode(self, change: Change, host_dir: int, name: bytes) -> None:
-        after = change.after
-        if after is None:
+        after, before = change.after, change.before
+        if after is None or before is None:
             return
         mode = allowed_mode(after)
+        identity = (before.device, before.inode)
         if after.kind == DIRECTORY:
-            self._modes.append((change.path, mode))
+            self._modes.append((change.path, mode, identity))
             mode |= 0o700
-        self._chmod(change.path, host_dir, name, mode, change.before)
+        self._chmod(change.path, host_dir, name, mode, identity)
 
-    def _chmod(self, path: bytes, host_dir: int, name: bytes, mode: int, before: Node | None) -> None:
+    def _chmod(self, path: bytes, host_dir: int, name: bytes, mode: int, expected: tuple[int, int]) -> None:
         fd = os.open(name, _PATH, dir_fd=host_dir)
         try:
             node = node_of(fd)
-            if node.kind not in (FILE, DIRECTORY) or (before is not None and not node.same_object(before)):
+            # root must not change the mode of whatever somebody put there meanwhile
+            if node.kind not in (FILE, DIRECTORY) or (node.device, node.inode) != expected:
                 raise Raced(path, "host_changed")
             # a directory of the host's keeps its set-group-ID bit: it was there before the run
             os.chmod(f"/proc/self/fd/{fd}", mode | (node.mode & 0o2000 if node.kind == DIRECTORY else 0))
@@ -397,9 +392,9 @@ class Apply:
             os.close(fd)
 
     def _settle_modes(self, host: Trail) -> None:
-        for path, mode in reversed(self._modes):
+        for path, mode, made in reversed(self._modes):
             above, slash, name = path.rpartition(b"/")
-            self._chmod(path, host.directory(above + slash), name, mode, None)
+            self._chmod(path, host.directory(above + slash), name, mode, made)
 
 
 def _turn(change: Change) -> int:

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 from contextlib import contextmanager
+from stat import S_ISLNK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,6 +96,42 @@ def _named_file(dir_fd: int, name: bytes) -> Iterator[int]:
     except BaseException:
         os.unlink(name, dir_fd=dir_fd)
         raise
+    finally:
+        os.close(fd)
+
+
+def make_directory(dir_fd: int, name: bytes, owner: tuple[int, int] | None, mode: int) -> tuple[int, int]:
+    """A new directory with the owner's permissions added to `mode`, until what is below is written; its (device, inode).
+
+    Raises FileExistsError when the name is taken, and Raced when somebody exchanged the directory before it was opened: root
+    gives nothing away but what it has just made, or an empty directory of its own like it.
+    """
+    os.mkdir(name, 0o700, dir_fd=dir_fd)
+    fd = os.open(name, _DIRECTORY, dir_fd=dir_fd)
+    try:
+        status = os.fstat(fd)
+        if status.st_uid != os.geteuid() or os.listdir(fd):
+            raise Raced(name, "host_changed")
+        if owner:
+            os.fchown(fd, *owner)
+        os.fchmod(fd, mode | 0o700)
+        return status.st_dev, status.st_ino
+    finally:
+        os.close(fd)
+
+
+def make_link(dir_fd: int, name: bytes, target: bytes, owner: tuple[int, int] | None) -> None:
+    """A new symbolic link. Raises FileExistsError when the name is taken, and Raced as `make_directory` does."""
+    os.symlink(target, name, dir_fd=dir_fd)
+    if not owner:
+        return
+    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        status = os.fstat(fd)
+        if not S_ISLNK(status.st_mode) or status.st_uid != os.geteuid() or os.readlink(b"", dir_fd=fd) != target:
+            raise Raced(name, "host_changed")
+        # through the descriptor: the /proc name leads to the link itself, which the kernel does not follow further
+        os.chown(f"/proc/self/fd/{fd}", *owner)
     finally:
         os.close(fd)
 

@@ -701,3 +701,55 @@ def test_replacing_what_is_above_a_protected_target(contained, workspace):
     assert ("tools", "git_hooks") in refusals(done)
     assert os.path.isdir(f"{workspace}/tools/hooks")
     assert not os.path.islink(f"{workspace}/tools")
+
+
+# -- root applies into a directory of somebody else's --------------------------------------------------------------------------
+
+
+@root_only
+@pytest.mark.parametrize("kind", ["directory", "link", "mode"])
+def test_root_gives_nothing_away_that_was_put_in_the_place(contained, workspace, kind):
+    """The workspace's owner swaps what root has just made for a file of root's: its owner and mode stay root's."""
+    os.chown(workspace, 1000, 1000)
+    os.mkdir(f"{workspace}/there")
+    os.chown(f"{workspace}/there", 1000, 1000)
+    put(f"{workspace}/roots", "secret", 0o600)
+
+    def command():
+        if kind == "directory":
+            os.mkdir("made")
+        elif kind == "link":
+            os.symlink("there", "made")
+        else:
+            os.chmod("there", 0o777)
+
+    run = ended(contained(command))
+    audit = AuditLog(f"{run.path}/audit.jsonl", run.id)
+    work = open_apply(run, audit)
+    made, settle = f"{workspace}/made", type(work)._settle_modes
+    real = {"mkdir": os.mkdir, "symlink": os.symlink}
+
+    def swap(name, call):
+        def then(*args, **kw):
+            call(*args, **kw)
+            os.rename(made, f"{workspace}/aside")
+            os.rename(f"{workspace}/roots", made)
+
+        return then
+
+    def swap_mode(self, host):
+        os.rename(f"{workspace}/there", f"{workspace}/aside")
+        os.rename(f"{workspace}/roots", f"{workspace}/there")
+        settle(self, host)
+
+    os.mkdir, os.symlink = swap("mkdir", os.mkdir), swap("symlink", os.symlink)
+    if kind == "mode":
+        type(work)._settle_modes = swap_mode
+    try:
+        done = work.write()
+    finally:
+        os.mkdir, os.symlink = real["mkdir"], real["symlink"]
+        type(work)._settle_modes = settle
+    assert done.refused or done.failed
+    status = os.stat(f"{workspace}/there" if kind == "mode" else made)
+    assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o600)
