@@ -26,12 +26,13 @@ from saggar.audit.sink_host import AuditLog
 from saggar.core.errors import SaggarError
 from saggar.egress.budget import Limits
 from saggar.egress.cell_host import Cell
-from saggar.egress.secrets_client_host import SecretsClient
-from saggar.egress.terminated_path_host import BrokerPort, Terminated
 from saggar.policy.model import EgressRule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from saggar.egress.secrets_client_host import SecretsClient
+    from saggar.egress.terminated_path_host import Terminated
 
 MAX_MESSAGE = 60 * 1024
 #: the kernel's SCM_MAX_FD
@@ -61,6 +62,7 @@ class Broker:
         self._queue: list[dict[str, object]] = []
         #: by cell: each has a secrets process of its own
         self._secrets: dict[str, SecretsClient] = {}
+        self._terminated: dict[str, Terminated] = {}
         self._pool = ThreadPoolExecutor(_RESOLVER_THREADS, thread_name_prefix="resolve")
         control.setblocking(False)
         self._loop.add_reader(control.fileno(), self._on_readable)
@@ -128,7 +130,7 @@ class Broker:
         self.cells[id_] = cell
         secrets = self._secrets.get(id_)
         if secrets is not None:
-            cell.terminated = Terminated(BrokerPort(cell, self.emit), secrets, policy["egress"])
+            cell.terminated = self._termination(cell, secrets, policy["egress"])
         for spec in specs:
             fd = descriptors.pop(1)
             cell.adopt(spec, socket.socket(fileno=fd))
@@ -137,8 +139,9 @@ class Broker:
     def _update(self, message: dict[str, Any], descriptors: list[int]) -> None:
         policy = read_policy(descriptors[0])
         cell = self.cells[message["cell"]]
-        if isinstance(cell.terminated, Terminated):
-            cell.terminated.update(policy["egress"])
+        terminated = self._terminated.get(cell.id)
+        if terminated is not None:
+            terminated.update(policy["egress"])
         cell.update(rules_of(policy), Limits.parse(policy["egress"].get("budget") or {}))
         self.emit({"event": "updated", "cell": message["cell"]})
 
@@ -147,12 +150,21 @@ class Broker:
         id_ = message["cell"]
         if id_ in self._secrets:
             raise _BadMessageError("the cell's secrets process is known already")
+        from saggar.egress.secrets_client_host import SecretsClient
+
         sock = socket.socket(fileno=descriptors.pop(0))
         client = SecretsClient(self._loop, sock, lambda: self._secrets_gone(id_))
         self._secrets[id_] = client
         cell = self.cells.get(id_)
         if cell is not None:
-            cell.terminated = Terminated(BrokerPort(cell, self.emit), client, {})
+            cell.terminated = self._termination(cell, client, {})
+
+    def _termination(self, cell: Cell, secrets: SecretsClient, egress: dict[str, Any]) -> Terminated:
+        # a third of what a broker would import, and most tasks have no terminated host: their first connection waits for it
+        from saggar.egress.terminated_path_host import BrokerPort, Terminated
+
+        made = self._terminated[cell.id] = Terminated(BrokerPort(cell, self.emit), secrets, egress)
+        return made
 
     def _secrets_gone(self, id_: str) -> None:
         """Nothing that needs a secret can be served: the cell ends, with that cause."""
@@ -163,14 +175,16 @@ class Broker:
     def _answer(self, message: dict[str, Any], _descriptors: list[int]) -> None:
         """A human's word on a held request."""
         cell = self.cells[message["cell"]]
-        if isinstance(cell.terminated, Terminated):
-            cell.terminated.port.answer(str(message["id"]), str(message["verdict"]))
+        terminated = self._terminated.get(cell.id)
+        if terminated is not None:
+            terminated.port.answer(str(message["id"]), str(message["verdict"]))
 
     def _remove(self, message: dict[str, Any], _descriptors: list[int]) -> None:
         cell = self.cells.pop(message["cell"])
         cell.close()
         cell.note("egress.summary", reason="removed", **cell.summary())
         cell.audit.close()
+        self._terminated.pop(cell.id, None)
         secrets = self._secrets.pop(cell.id, None)
         if secrets is not None:
             secrets.close()
