@@ -123,6 +123,7 @@ def _check(args: argparse.Namespace) -> int:
         if not problems:
             policy = parse(source, args.file)
             warnings = lint(policy)
+            problems = _terms(policy, args.file)
     if args.json:
         report = {
             "ok": not problems,
@@ -134,10 +135,31 @@ def _check(args: argparse.Namespace) -> int:
     else:
         for problem in problems:
             sys.stderr.write(f"{problem}\n")
-        if policy is not None:
+        if policy is not None and not problems:
             _print_warnings(policy, warnings)
             sys.stdout.write(f"{args.file}: sound; host rules: {len(policy.egress.allow)}, warnings: {len(warnings)}\n")
     return 2 if problems else 0
+
+
+def _terms(policy: Policy, file: str) -> list[UsageError]:
+    """What is wrong with the `http` of entries: the egress wall says, as it will before a run."""
+    if not any(rule.http for rule in policy.egress.allow):
+        return []
+    from saggar.egress.terms import compile_policy
+    from saggar.policy.model import EgressPolicy
+
+    found = []
+    singles = [(f"egress.allow[{i}].http", EgressPolicy(allow=(rule,))) for i, rule in enumerate(policy.egress.allow)]
+    for path, egress in [*singles, ("egress.budget", policy.egress)]:
+        # all together only once each is sound by itself: then what is wrong is between them, or in the budget
+        if found and path == "egress.budget":
+            break
+        try:
+            compile_policy(egress, random=os.urandom, read_ca=lambda _: "")
+        except UsageError as e:
+            origin = policy.origins.get(path)
+            found.append(UsageError(e.message, file=file, line=origin.line if origin else 0, hint=e.hint))
+    return found
 
 
 def _print_warnings(policy: Policy, warnings: list[Finding]) -> None:

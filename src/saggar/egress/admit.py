@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 Pair = tuple[bytes, bytes]
 
+#: characters of a path that a record and a refusal show
+_LOGGED = 512
+
 #: reason -> status, where it is not 403
 STATUS = {
     "method_unknown": 405,
@@ -143,11 +146,15 @@ def admit(
     path = target.path.decode("ascii")
     lower = [(n.lower(), v) for n, v in head.fields]
     verdict = terms.rules.decide(Request(head.method, path, pairs, lower, size))
-    facts: dict[str, Any] = {"method": head.method, "path": path}
+    facts: dict[str, Any] = {"method": head.method, "path": path[:_LOGGED]}
     decision = verdict.decision
     if decision.effect == DENY:
         return refuse(
-            decision.reason, destination, f"{head.method} {path}: {decision.public}", rule=decision.rule, detail=facts
+            decision.reason,
+            destination,
+            f"{head.method} {path[:_LOGGED]}: {decision.public}",
+            rule=decision.rule,
+            detail=facts,
         )
     credential = terms.credential
     given = _issued(lower, terms, issued)

@@ -8,6 +8,7 @@ I3  After a refusal the connection ends in order: the client reads the page befo
 from __future__ import annotations
 
 import ssl
+from asyncio import current_task
 from typing import TYPE_CHECKING, Any
 
 from saggar.egress.admit import refuse
@@ -82,7 +83,8 @@ class ClientEnd(End):
         destination = self.authorized.destination
         refusal = self.owner.budget.open(self.meter, destination.host, self.loop.time())
         if refusal is not None:
-            # no HTTP yet: the connection ends, the record says why
+            # no HTTP yet: the connection ends, the record says why; it never counted, so nothing is given back
+            self.state = DEAD
             detail = {"limit": refusal.limit, "scope": refusal.scope}
             self.note(refuse(refusal.reason, destination, refusal.public, detail=detail).decision)
             self.abort()
@@ -174,7 +176,12 @@ class ClientEnd(End):
             refused.decision.detail["alert"] = True
         if self.note(refused.decision):
             decision = refused.decision
-            self.say_and_linger(refusal_page(status or refused.status, decision.reason, decision.public, extra=extra))
+            head_only = decision.detail.get("method") == "HEAD"
+            self.say_and_linger(
+                refusal_page(
+                    status or refused.status, decision.reason, decision.public, extra=extra, head_only=head_only
+                )
+            )
 
     def refuse_for(self, reason: str, public: str, *, status: int = 0, alert: bool = False, **detail: object) -> None:
         """The same, from its parts; the facts of the request in work go into the record."""
@@ -211,6 +218,10 @@ class ClientEnd(End):
             self.release()
             return
         self.drop_upstream()
+        # whoever still waits for a dial, a lease or a word waits for nothing; the task that says this is not ended by it
+        task, self.task = self.task, None
+        if task is not None and task is not current_task(self.loop):
+            task.cancel()
         self.state = LINGER
         self.buffer = b""
         self.deadline = self.loop.time() + LINGER_S

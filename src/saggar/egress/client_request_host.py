@@ -358,7 +358,8 @@ class Requests(ClientEnd):
             self._give_up(e.reason, str(e.detail))
             return
         self.task = None
-        if self.closed:
+        if self.closed or self.state != HOLD:
+            # refused in the meantime
             sock.close()
             return
         upstream = Upstream(self.loop, sock, key)
@@ -373,6 +374,9 @@ class Requests(ClientEnd):
 
     def on_upstream_ready(self) -> None:
         """The connection is there: send the head, then the body as it comes."""
+        if self.state != HOLD:
+            self.drop_upstream()
+            return
         if self._reader is not None and not self._collected:
             self.state = BODY
             self.deadline = self.loop.time() + BODY_S

@@ -1,6 +1,6 @@
 """The terminated path of one cell: leaves, upstream trust, pool, budget and the connections that use them.
 
-I1  Nothing here is shared between cells: contexts, pool, budget, placeholders and redactions are one cell's.
+I1  Nothing here is shared between cells: leaves, pool, budget, placeholders and redactions are one cell's.
 I2  A leaf is had from the secrets process alone, for the host that was decided on.
 I3  Revoked rules and a removed cell cut their connections at once.
 """
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 _SWEEP_S = 1.0
 MAX_ISSUED = 256
+MAX_LEAVES = 256
 
 
 class Termination:
@@ -83,7 +84,6 @@ class Termination:
         self.pool = Pool(loop)
         self.clients: set[ClientEnd] = set()
         self._servers: dict[str, ssl.SSLContext] = {}
-        self._dialling: dict[str, ssl.SSLContext] = {}
         self._redactions: dict[tuple[str, int], Secrets] = {}
         self._timer = loop.call_later(_SWEEP_S, self._sweep)
 
@@ -161,14 +161,14 @@ class Termination:
         found = self._servers.get(host)
         if found is None:
             certificate, key = await self.secrets.leaf(self.port.id, host)
+            if len(self._servers) >= MAX_LEAVES:
+                # under a wildcard a cell can invent names without end
+                del self._servers[next(iter(self._servers))]
             found = self._servers[host] = _server_context(certificate, key)
         return found
 
     def dial_context(self, ca_pem: str) -> ssl.SSLContext:
-        found = self._dialling.get(ca_pem)
-        if found is None:
-            found = self._dialling[ca_pem] = client_context(ca_pem)
-        return found
+        return client_context(ca_pem)
 
     def redaction(self, terms: Terms, lease: Lease) -> Secrets:
         """The compiled scanner for what this lease must not let back in."""

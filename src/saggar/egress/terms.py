@@ -384,7 +384,7 @@ def compile_policy(
                 ca_pem = read_ca(entry["ca"]) if entry.get("ca") else ""
                 made = compile_entry(entry, host=rule.host, rule_id=rule.id, random=random, ca_pem=ca_pem)
             except ParseError as e:
-                raise UsageError(f"`{rule.id}` ({rule.host}): {e}", hint="see `http` in docs/POLICY.md") from None
+                raise UsageError(f"`{rule.id}` ({rule.host}): {e}", hint="see docs/CREDENTIALS.md") from None
             if made.secret is not None:
                 _check_ports(rule)
                 specs.append(made.secret.to_json())

@@ -850,3 +850,52 @@ def test_token_answer_that_cannot_be_read_is_not_passed_on(body):
         assert status(answer) == 502
         assert reason(answer).startswith("token_answer_")
         assert b"REAL" not in answer
+
+
+def test_refusal_of_a_head_request_has_no_body(bearer):
+    fresh(bearer)
+    conn = bearer.connect()
+    conn.sendall(get(b"/v2/x", auth(bearer), method=b"HEAD"))
+    seen = b""
+    while data := conn.recv(4096):
+        seen += data
+    assert seen.startswith(b"HTTP/1.1 403 ")
+    assert seen.endswith(b"\r\n\r\n")
+
+
+def test_a_dial_that_comes_too_late_sends_nothing():
+    with Rig(ok(), BEARER) as rig:
+        gate = threading.Event()
+        real = rig.port.dialer.dial
+
+        async def slow(request):
+            import asyncio
+
+            while not gate.is_set():  # noqa: ASYNC110  # the gate is another thread's
+                await asyncio.sleep(0.01)
+            return await real(request)
+
+        rig.port.dialer.dial = slow
+        conn = rig.connect()
+        conn.sendall(get(b"/a", auth(rig)))
+        wait_for(lambda: rig.call(lambda: [c for c in rig.termination.clients if c.task is not None]))
+        rig.call(lambda: [c.on_deadline() for c in list(rig.termination.clients)])
+        answer = read_message(conn)
+        assert (status(answer), reason(answer)) == (504, "upstream_timeout")
+        gate.set()
+        wait_for(lambda: not rig.call(lambda: len(rig.termination.clients)))
+        assert rig.upstream.received == []
+
+
+def test_names_under_a_wildcard_do_not_grow_the_broker(monkeypatch):
+    from saggar.egress import terminated_host
+
+    monkeypatch.setattr(terminated_host, "MAX_LEAVES", 2)
+    with Rig(ok(), BEARER) as rig:
+        import asyncio
+
+        for i in range(4):
+            rig.process.add("cell", "task", [HOST, "*.wild.test"], [rig.compiled.secret.to_json()])
+            future = asyncio.run_coroutine_threadsafe(rig.termination.server_context(f"n{i}.wild.test"), rig.loop)
+            future.result(10)
+        assert rig.call(lambda: len(rig.termination._servers)) == 2

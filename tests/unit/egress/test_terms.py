@@ -179,3 +179,18 @@ def test_header_slot_of_any_name_is_taken_from_the_client():
 )
 def test_source_round_trip(text):
     assert str(Source.parse(text)) == text
+
+
+def test_policy_check_says_what_the_wall_would(tmp_path, capsys):
+    from saggar.cli.policy import main
+
+    file = tmp_path / "p.toml"
+    file.write_text('[[egress.allow]]\nhost = "a.test"\nhttp = { rules = [{ paths = ["nope"] }] }\n')
+    assert main(["policy", "check", str(file)]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"{file}:3: `egress.allow[0]` (a.test): path pattern `nope` must begin with `/`")
+    assert "sound" not in shown.out
+    two = '[[egress.allow]]\nhost = "%s.test"\nhttp = { credential = { source = "env:A", env = "K" } }\n'
+    file.write_text(two % "a" + two % "b")
+    assert main(["policy", "check", str(file)]) == 2
+    assert "two credentials set the variable `K`" in capsys.readouterr().err
