@@ -148,7 +148,7 @@ def _terms(policy: Policy, file: str) -> list[UsageError]:
     from saggar.egress.terms import compile_policy
     from saggar.policy.model import EgressPolicy
 
-    found = []
+    found: list[UsageError] = []
     singles = [(f"egress.allow[{i}].http", EgressPolicy(allow=(rule,))) for i, rule in enumerate(policy.egress.allow)]
     for path, egress in [*singles, ("egress.budget", policy.egress)]:
         # all together only once each is sound by itself: then what is wrong is between them, or in the budget
