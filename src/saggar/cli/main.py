@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "apply": ("saggar.cli.workspace", "copy a run's changes back to the workspace"),
     "discard": ("saggar.cli.workspace", "throw a run's changes away"),
     "doctor": ("saggar.cli.doctor", "probe what this host can enforce, and how to mend what it cannot"),
+    "chat": ("saggar.cli.chat", "requests at the terminal, planned and run behind all the walls"),
     "plan": ("saggar.cli.plan", "check a plan before it runs, and draw what a run did"),
     "policy": ("saggar.cli.policy", "show, check and explain a policy"),
     "approvals": ("saggar.cli.approvals", "review the calls that wait for a person"),

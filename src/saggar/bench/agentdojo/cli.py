@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from multiprocessing import get_context
 from time import perf_counter
 from typing import Any
 
@@ -28,59 +32,72 @@ printed first; --estimate stops there.
 """
 
 
-class Progress:
-    """A line on a terminal's standard error; silent elsewhere."""
+#: kinds of work: name, and what makes a tally of one suite
+PLAN, PLAN_HOSTILE = "plan", "plan, people the user names hostile too"
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.name = ""
-        self.shown = sys.stderr.isatty()
 
-    def tick(self, name: str) -> None:
-        self.count = self.count + 1 if name == self.name else 1
-        self.name = name
-        if self.shown and self.count % 20 == 0:
-            sys.stderr.write(f"\r{name}: {self.count} pairs\x1b[K")
-            sys.stderr.flush()
+def work(job: tuple[str, str, int]) -> measure.Tally:
+    """One kind of attack on one suite, in a process of its own."""
+    kind, name, edition = job
+    suite = {name: _held()[name]}
+    if kind in (PLAN, PLAN_HOSTILE):
+        return measure.plan_attack(suite, edition, _quiet, friends=kind == PLAN)
+    return measure.judged_attack(suite, kind, _quiet)
 
-    def done(self) -> None:
-        if self.shown:
-            sys.stderr.write("\r\x1b[K")
+
+@cache
+def _held() -> measure.Suites:
+    return world.suites()
+
+
+def _quiet(_: str) -> None:
+    """Progress is told by finished jobs."""
+
+
+def attacked(kinds: list[str], edition: int) -> dict[str, measure.Tally]:
+    """All kinds on all suites, on as many processors as there are; largest suites first."""
+    names = sorted(_held(), key=lambda n: -len(_held()[n].user_tasks) * len(_held()[n].injection_tasks))
+    jobs = [(kind, name, edition) for name in names for kind in kinds]
+    found: dict[str, list[measure.Tally]] = {kind: [] for kind in kinds}
+    workers = min(len(jobs), len(os.sched_getaffinity(0)))
+    # forked: the suites are loaded once, and their import alone takes seconds
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+        for n, (job, tally) in enumerate(zip(jobs, pool.map(work, jobs), strict=True), 1):
+            found[job[0]].append(tally)
+            if sys.stderr.isatty():
+                sys.stderr.write(f"\r[{'#' * (30 * n // len(jobs)):<30}] {n}/{len(jobs)} {job[0]}, {job[1]}\x1b[K")
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+    return {kind: measure.merged(parts) for kind, parts in found.items()}
 
 
 def run(*, quick: bool = False, edition: int = 2) -> dict[str, Any]:
     """All figures. Raises `Unenforceable` where the package is missing."""
     start = perf_counter()
-    progress = Progress()
-    suites = world.suites()
+    suites = _held()
     result: dict[str, Any] = {"benchmark": "agentdojo", "version": world.LATEST, "self_test": measure.self_test(suites)}
     benign = {e: measure.plan_benign(suites, e) for e in (1, 2)}
-    attack = measure.plan_attack(suites, edition, progress.tick, friends=True)
-    result["attempts"] = attack.acts.total()
-    result["breaches"] = attack.acts["allow"]
+    kinds = [PLAN] if quick else [PLAN, PLAN_HOSTILE, *JUDGES]
+    tallies = attacked(kinds, edition)
+    result["attempts"] = tallies[PLAN].acts.total()
+    result["breaches"] = tallies[PLAN].acts["allow"]
     result["plan"] = {
         "edition": edition,
         "benign": benign[edition].to_json(),
         "benign_first_edition": benign[1].to_json(),
-        "attack": attack.to_json(),
+        "attack": tallies[PLAN].to_json(),
     }
     result["overprovision"] = measure.overprovision(suites, benign[edition])
     result["decision_us"] = measure.times(benign[edition].micros)
     if not quick:
-        hostile = measure.plan_attack(suites, edition, progress.tick, friends=False)
-        result["plan"]["attack_with_named_people_hostile"] = hostile.to_json()
+        result["plan"]["attack_with_named_people_hostile"] = tallies[PLAN_HOSTILE].to_json()
         result["judges"] = {
-            name: {
-                "benign": measure.judged_benign(suites, name),
-                "attack": measure.judged_attack(suites, name, progress.tick).to_json(),
-            }
-            for name in JUDGES
+            name: {"benign": measure.judged_benign(suites, name), "attack": tallies[name].to_json()} for name in JUDGES
         }
         feasible = result["judges"]["none"]["attack"]["all_pairs"]
         result["self_test"]["pairs_feasible_undefended"] = feasible["allow"]
         if feasible["allow"] != feasible["of"]:
             result["self_test"]["failed"].append("a pair is not feasible with no defence")
-    progress.done()
     result["seconds"] = round(perf_counter() - start, 1)
     return result
 

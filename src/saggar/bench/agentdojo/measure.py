@@ -6,7 +6,7 @@ Order matters and is kept: the harness proves itself on the package's own ground
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -189,6 +189,19 @@ def plan_attack(suites: Suites, edition: int, tick: Tick, *, friends: bool) -> T
         for flips in (True, False) if yes_no else (True,):
             outcome = worst(outcome, _one(out, suite, task, injection, edition=edition, flips=flips, friends=friends))
         out.add(name, task, injection, outcome)
+    return out
+
+
+def merged(parts: Iterable[Tally]) -> Tally:
+    """One tally of the suites' own."""
+    out = Tally()
+    for part in parts:
+        out.acts += part.acts
+        out.texts += part.texts
+        out.first += part.first
+        out.allowed += part.allowed
+        out.cards += part.cards
+        out.named += part.named
     return out
 
 

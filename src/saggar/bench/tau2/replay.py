@@ -89,13 +89,8 @@ def identifies(text: str) -> bool:
     fits = 5 <= len(text) <= 64 and " " not in text and any(c.isdigit() or c in "_@" for c in text)
     # dates, times and prices are in every record and look nothing up
     date = text[:4].isdigit() and text[4:5] == "-" and text[7:8] == "-"
-    return (
-        (fits
-        and not date
-        and "/" not in text
-        and ":" not in text
-        and not text.replace(".", "").isdigit())
-        or (fits and text.isdigit() and len(text) >= 8)
+    return (fits and not date and "/" not in text and ":" not in text and not text.replace(".", "").isdigit()) or (
+        fits and text.isdigit() and len(text) >= 8
     )
 
 

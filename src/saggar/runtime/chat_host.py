@@ -1,0 +1,127 @@
+"""`saggar chat`: requests at a terminal, the plan shown before it runs, each step with where its value came from.
+
+Cards appear inline, through the session's own terminal channel. Everything printed that a tool or model wrote is freed
+of control characters first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TextIO
+
+from saggar.core.errors import SaggarError
+from saggar.plan.check import Report
+from saggar.plan.provenance import Event, sources
+from saggar.plan.step import Call, Plan, all_steps
+from saggar.plan.worker import clean
+from saggar.runtime.session_host import Answer, Session
+
+HELP = "type a request; /plan shows the last plan, /trace what it did, /quit ends\n"
+
+
+@dataclass(slots=True)
+class Chat:
+    """One conversation. read: gives the next line, or None at the end. assume: start plans without asking."""
+
+    out: TextIO
+    read: Callable[[str], str | None]
+    assume: bool = False
+    last: Answer | None = None
+
+    def loop(self, session: Session) -> int:
+        """Runs until the end of input. Exit code 0."""
+        self.say(HELP)
+        while (line := self.read("> ")) is not None:
+            request = line.strip()
+            if request in ("/quit", "/exit"):
+                break
+            if request.startswith("/"):
+                self.command(request)
+            elif request:
+                self.request(session, request)
+        return 0
+
+    def request(self, session: Session, request: str) -> None:
+        try:
+            self.last = session.ask_sync(request)
+        except SaggarError as err:
+            self.say(f"not done: {err}\n")
+            return
+        self.answer(self.last)
+
+    def answer(self, answer: Answer) -> None:
+        chip = sources(answer.result.label)
+        if answer.text:
+            self.say(f"\n{answer.text}\n  ({chip})\n")
+        if answer.status == "parked":
+            self.say(f"it waits for you at step {answer.result.waiting}: `saggar approvals list`\n")
+        elif answer.status != "done":
+            self.say(f"it ended early: {answer.result.reason}\n")
+
+    def command(self, word: str) -> None:
+        from saggar.plan.provenance import as_text
+
+        if self.last is None or word not in ("/plan", "/trace"):
+            self.say(HELP if word not in ("/plan", "/trace") else "nothing was asked yet\n")
+        elif word == "/plan":
+            self.say(plan_lines(self.last.plan, self.last.report))
+        else:
+            self.say(as_text(self.last.result.events))
+
+    def show_plan(self, plan: Plan, report: Report) -> bool:
+        """For `on_plan`: the plan, and whether to start it."""
+        self.say(plan_lines(plan, report))
+        if self.assume:
+            return True
+        word = self.read("start? [Y/n] ")
+        return word is not None and word.strip().casefold() in ("", "y", "yes")
+
+    def show_step(self, event: Event) -> None:
+        """For `on_step`: one line a step."""
+        mark = {"allow": "+", "ask": "?", "deny": "-", "skip": "."}.get(event.effect, " ")
+        if event.effect == "ask" and event.approved:
+            mark = "+"
+        refused = "" if event.effect in ("allow", "") else f" [{event.reason}]"
+        self.say(f" {mark} {event.kind} {event.name}{refused}  ({sources(event.label)})\n")
+
+    def person(self, key: str, question: str, options: tuple[str, ...], suggest: str) -> str | None:  # noqa: ARG002
+        self.say(f"\nthe plan asks: {question}\n")
+        if suggest:
+            self.say(f"  (read from data: {suggest})\n")
+        if options:
+            self.say(f"  one of: {', '.join(options)}\n")
+        return self.read("your answer: ")
+
+    def say(self, text: str) -> None:
+        self.out.write(clean(text))
+        self.out.flush()
+
+
+@dataclass(slots=True)
+class ChatPerson:
+    """Implements `plan.execute.Person` with a chat's terminal."""
+
+    chat: Chat
+
+    def answer(self, key: str, question: str, options: tuple[str, ...], suggest: str) -> str | None:
+        return self.chat.person(key, question, options, suggest)
+
+
+def plan_lines(plan: Plan, report: Report) -> str:
+    """The plan as a person reads it: its calls in order, its tools, and what it may ask."""
+    lines = ["plan:"]
+    for step in all_steps(plan):
+        what = f"call {step.tool}({', '.join(n for n, _ in step.args)})" if isinstance(step, Call) else _kind(step)
+        name = getattr(step, "out", "")
+        lines.append(f"  {step.id:<5} {name + ' = ' if name else ''}{what}")
+    tools = ", ".join(f"{n} (at most {c})" for n, c in sorted(report.tools.items()))
+    lines.append(f"tools: {tools or 'none'}; worker: up to {report.worker_calls} answers")
+    lines += [f"may ask you about {q.tool or 'a question of its own'}: {q.reason}" for q in report.questions]
+    return "\n".join(lines) + "\n"
+
+
+def _kind(step: object) -> str:
+    words = {"ForEach": "for each", "AskUser": "ask you"}
+    name = type(step).__name__
+    return words.get(name, name.lower())
