@@ -11,6 +11,7 @@ On the `saggar run` path. The cell's launcher takes `Workspace.plan` (JSON) and 
 
 from __future__ import annotations
 
+import errno
 import os
 
 from saggar.core.decision import Frozen
@@ -270,34 +271,58 @@ def boot_id() -> str:
 
 
 def tmpfs_has_user_xattrs() -> bool:
-    """Whether tmpfs takes user.* attributes (Linux 6.6), asked of a memory file: without them no overlay with
-    `userxattr` can mark a directory opaque, and `rm -rf` of a lower directory gives EIO (seen on 6.1)."""
+    """Whether tmpfs takes user.* attributes (Linux 6.6), asked of a memory file."""
     try:
         fd = os.memfd_create("saggar-probe", os.MFD_CLOEXEC)
     except OSError:
         return False
     try:
-        os.setxattr(fd, b"user.saggar", b"")
-    except OSError:
-        return False
+        return _takes_user_xattrs(fd)
     finally:
         os.close(fd)
+
+
+def _takes_user_xattrs(fd: int) -> bool:
+    """Whether this file system can be an upper layer: the overlay mounts without user.* attributes, but cannot mark a
+    directory opaque, and `rm -rf` of a lower directory gives EIO (seen with tmpfs on 6.1)."""
+    try:
+        os.setxattr(fd, b"user.saggar", b"")
+        os.removexattr(fd, b"user.saggar")
+    except OSError as e:
+        if e.errno in (errno.EOPNOTSUPP, errno.EPERM, errno.EACCES):
+            return False
+        raise
     return True
 
 
-def _prepare_layer(workspace: Workspace, policy: Policy, run: RunDir, caller: CallerIds) -> None:
-    limits = policy.limits
-    memory_works = tmpfs_has_user_xattrs()
-    if limits.require == "enforced" and not memory_works:
+def _place_of_layer(layer_fd: int, require: str, *, memory_works: bool) -> str:
+    """`disk` or `memory`. Raises Unenforceable where neither can do what is asked."""
+    if require == "enforced":
+        if memory_works:
+            return "memory"
         raise Unenforceable(
             "the disk limit of a copy-on-write workspace cannot be enforced on this kernel",
             cause="tmpfs has no user extended attributes before Linux 6.6, so the sized layer cannot be in memory",
             remedy='set `limits.require = "any"` (the disk limit is then a watchdog\'s), or `mode = "read-only"`',
         )
-    workspace.layer = "memory" if limits.require == "enforced" else "disk"
+    if _takes_user_xattrs(layer_fd):
+        return "disk"
+    if memory_works:
+        return "memory"
+    raise Unenforceable(
+        "the state directory cannot hold the layer of a copy-on-write workspace",
+        cause="its file system takes no user extended attributes (tmpfs before Linux 6.6, some network file systems)",
+        remedy="set `SAGGAR_STATE_DIR` to a directory on ext4, xfs or btrfs",
+    )
+
+
+def _prepare_layer(workspace: Workspace, policy: Policy, run: RunDir, caller: CallerIds) -> None:
+    limits = policy.limits
     owner = (HOST_IDS + workspace.ids[0], HOST_IDS + workspace.ids[1]) if caller.privileged else None
     os.mkdir("layer", 0o700, dir_fd=run.fd)
     workspace.layer_fd = os.open("layer", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=run.fd)
+    memory_works = tmpfs_has_user_xattrs()
+    workspace.layer = _place_of_layer(workspace.layer_fd, limits.require, memory_works=memory_works)
     mode = os.fstat(workspace.fd).st_mode & 0o3777
     for name in ("upper", "work"):
         os.mkdir(name, 0o700, dir_fd=workspace.layer_fd)

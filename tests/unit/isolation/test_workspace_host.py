@@ -1,5 +1,6 @@
 import os
 import stat
+import tempfile
 
 import pytest
 
@@ -99,6 +100,14 @@ def test_an_enforced_disk_limit_needs_a_tmpfs_with_user_attributes(state, worksp
     policy = Policy(workspace=WorkspacePolicy(path=workspace), limits=LimitsPolicy(require="enforced"))
     with pytest.raises(Unenforceable, match="tmpfs has no user extended attributes"):
         prepare(policy, state.new_run(), state, caller=caller_ids(), env={}, cwd="/")
+
+
+@pytest.mark.skipif(tmpfs_has_user_xattrs(), reason="this kernel's tmpfs has user extended attributes")
+def test_a_state_directory_without_user_attributes_is_refused(workspace):
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        state = open_state({"SAGGAR_STATE_DIR": f"{place}/state"})
+        with pytest.raises(Unenforceable, match="takes no user extended attributes"):
+            prepared(state, workspace)
 
 
 def test_no_descriptor_is_left(state, workspace):
