@@ -11,6 +11,7 @@ I3  What the session grants a call is never wider than the session's own capabil
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ from saggar.policy.model import Policy
 from saggar.runtime.tools_host import ToolSession
 
 JOURNAL = "plan-{n}.journal"
+PLAN = "plan-{n}.json"
 MAX_ASKS = 1000
 
 
@@ -126,11 +128,26 @@ class Session:
             self.record("plan.refused", effect=DENY, reason="refused_by_user", detail={})
             raise UsageError("the plan was not started")
         self.count += 1
+        self._keep(plan, self.count)
         return self._run(request, plan, report, self.count)
 
     async def resume(self, answer: Answer) -> Answer:
         """Go on with a parked request; what was done is not done again."""
-        return await asyncio.to_thread(self._run, answer.request, answer.plan, answer.report, answer.number)
+        return await asyncio.to_thread(self.resume_sync, answer.number)
+
+    def resume_sync(self, number: int = 0) -> Answer:
+        """Go on with request `number` of this task (0: the last one), in this process or after a restart of it.
+
+        Raises `UsageError` where there is no such request, `ParseError` for a plan that does not parse any more.
+        """
+        number = number or self.count
+        path = os.path.join(self.tools.directory, PLAN.format(n=number))
+        try:
+            with open(path, encoding="utf-8") as f:
+                plan = parse.parse(f.read(parse.MAX_BYTES + 1))
+        except FileNotFoundError:
+            raise UsageError(f"the run `{self.id}` has no request {number}") from None
+        return self._run(plan.request, plan, check(plan, self.declarations, self.owner), number)
 
     def planned(self, request: str) -> tuple[Plan, Report]:
         """The plan for a request and the report on it (I1)."""
@@ -151,6 +168,15 @@ class Session:
 
     def record(self, kind: str, **fields: Any) -> Any:
         return self.tools.audit.append(kind, layer="L4", **fields)
+
+    def _keep(self, plan: Plan, number: int) -> None:
+        """The plan on the disk before anything of it happens, for a restart."""
+        path = os.path.join(self.tools.directory, PLAN.format(n=number))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as f:
+            json.dump(parse.dump(plan), f)
+            f.flush()
+            os.fsync(f.fileno())
 
     def _run(self, request: str, plan: Plan, report: Report, number: int) -> Answer:
         if number not in self.journals:
@@ -223,6 +249,7 @@ def open_session(
     on_plan: Callable[[Plan, Report], bool] | None = None,
     on_step: Callable[[Event], None] | None = None,
     budget: Budget | None = None,
+    resume: str = "",
 ) -> Session:
     """A session with all that a request needs: tools behind their gateway, planner, worker, one audit log.
 
@@ -231,7 +258,7 @@ def open_session(
             answer = await session.ask("Sum up my inbox for ann@example.com")
 
     policy: a file's path or a `Policy`; capabilities and rules are in place of its own. channels: where cards go
-    (default: the terminal). Raises `UsageError` for what does not fit together.
+    (default: the terminal). resume: the id of an ended run, whose parked request `resume_sync()` goes on with. Raises `UsageError` for what does not fit together.
     """
     held = ToolSession(
         tools,
@@ -242,6 +269,7 @@ def open_session(
         wait_s=wait_s,
         label_rules=Carried(),
         budget=budget,
+        resume=resume,
     )
     return Session(
         tools=held,
@@ -252,4 +280,13 @@ def open_session(
         capabilities=held.capabilities,
         on_plan=on_plan,
         on_step=on_step,
+        count=_asked(held.directory) if resume else 0,
     )
+
+
+def _asked(directory: str) -> int:
+    """How many requests a task has had."""
+    n = 0
+    while os.path.exists(os.path.join(directory, PLAN.format(n=n + 1))):
+        n += 1
+    return n
