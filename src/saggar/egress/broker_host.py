@@ -40,7 +40,7 @@ _MAX_DESCRIPTORS = 253
 MAX_RULES_BYTES = 16 * 1024 * 1024
 #: events that wait for a supervisor that is slow; beyond it the oldest refusals are dropped, never a fatal
 _MAX_QUEUED = 1000
-_RESOLVER_THREADS = 8
+_RESOLVER_THREADS = 64
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 #: of our own environment; a proxy variable, a resolver option or a path must not steer a wall

@@ -160,6 +160,8 @@ class Cell:
 
     def _accept(self, listener: socket.socket, serve: Callable[[socket.socket], None]) -> None:
         for _ in range(_ACCEPT_BATCH):
+            if self.closed:
+                return
             try:
                 sock, _peer = listener.accept()
             except BlockingIOError:
@@ -168,6 +170,9 @@ class Cell:
                 self._out_of_descriptors(listener, serve, e)
                 return
             sock.setblocking(False)
+            # an urgent byte is left out of the stream until another one comes, then it is in it: what was peeked at and
+            # judged would not be what is passed on
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
             if len(self.connections) >= MAX_CONNECTIONS:
                 self.refused(refuse("too_many_connections"), via="accept")
                 reset(sock)

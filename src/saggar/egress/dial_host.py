@@ -35,6 +35,8 @@ CACHE_S = 5.0
 MAX_ADDRESSES = 16
 #: names a cell may have resolved in a burst, and each second after it
 RESOLVE_BURST = 100.0
+#: at once for one cell: names that nobody answers hold a thread for the resolver's whole time-out, and the threads are shared
+MAX_LOOK_UPS = 4
 RESOLVE_RATE = 20.0
 
 
@@ -71,13 +73,14 @@ def is_own_address(address: str) -> bool:
 class Dialer:
     """Resolves and dials for one cell; cache and rate are the cell's own, so cells learn nothing of each other."""
 
-    __slots__ = ("_answers", "_look_up", "_pending", "_pool", "_stamp", "_tokens")
+    __slots__ = ("_answers", "_look_up", "_pending", "_pool", "_room", "_stamp", "_tokens")
 
     def __init__(self, pool: ThreadPoolExecutor, look_up: Callable[[str], list[str]] = look_up) -> None:
         self._pool = pool
         self._look_up = look_up
         self._answers: dict[str, tuple[float, tuple[str, ...]]] = {}
         self._pending: dict[str, asyncio.Future[tuple[str, ...]]] = {}
+        self._room = asyncio.Semaphore(MAX_LOOK_UPS)
         self._tokens = RESOLVE_BURST
         self._stamp = 0.0
 
@@ -130,7 +133,11 @@ class Dialer:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(RESOLVE_S):
-                addresses = await loop.run_in_executor(self._pool, self._look_up, host)
+                await self._room.acquire()
+                looking = self._pool.submit(self._look_up, host)
+                # the place is taken until the thread is free, which may be long after we have given up on it
+                looking.add_done_callback(lambda _: loop.call_soon_threadsafe(self._room.release))
+                addresses = await asyncio.wrap_future(looking)
         except (OSError, UnicodeError) as e:  # TimeoutError is an OSError
             raise DialError("resolve_failed", cause=str(e) or "no answer in time") from None
         if not addresses:

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 _LINGER_RESET = struct.pack("ii", 1, 0)
 _CHUNK = 64 * 1024
+_MAX_DRAINED = 16
 
 
 async def wait_readable(sock: socket.socket) -> None:
@@ -123,8 +124,10 @@ def say_and_close(sock: socket.socket, last_words: bytes) -> None:
     """Send what the kernel takes at once, then close. What was received is read first: closing over unread bytes
     would be a reset, which can overtake the words."""
     with suppress(OSError):
-        while sock.recv(_CHUNK):
-            pass
+        # not to the end of what a client sends without end: that would hold everybody else up
+        for _ in range(_MAX_DRAINED):
+            if not sock.recv(_CHUNK):
+                break
     with suppress(OSError):
         sock.send(last_words)
     sock.close()

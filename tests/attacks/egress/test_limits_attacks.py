@@ -3,11 +3,12 @@
 import os
 import resource
 import socket
+import threading
 import time
 
 import pytest
 
-from saggar.egress.alerts import ACCESS_DENIED
+from saggar.egress.alerts import ACCESS_DENIED, INTERNAL_ERROR
 from saggar.policy.model import EgressRule
 from saggar.testing import client_hello as h
 from saggar.testing.egress_cell import EgressCell, reset_socket
@@ -223,3 +224,56 @@ def test_a_client_that_ends_its_direction_still_gets_its_answer(cell, http_upstr
         sock.sendall(b"GET / HTTP/1.1\r\nHost: api.allowed.test\r\n\r\n")
         sock.shutdown(socket.SHUT_WR)
         assert ended(sock).endswith(b"hello from upstream: GET / HTTP/1.1")
+
+
+def test_a_refused_client_that_sends_without_end_holds_nobody_up(cell, http_upstream):
+    stop = threading.Event()
+
+    def pour():
+        while not stop.is_set():
+            with cell_lock:
+                sock = cell.connect(ELSEWHERE, 80)
+            with sock:
+                try:
+                    sock.sendall(b"POST / HTTP/1.1\r\nHost: evil.test\r\nContent-Length: 99999999999\r\n\r\n")
+                    while not stop.is_set():
+                        sock.sendall(b"x" * 262144)
+                except OSError:
+                    pass
+
+    cell_lock = threading.Lock()
+    threads = [threading.Thread(target=pour) for _ in range(3)]
+    for t in threads:
+        t.start()
+    try:
+        for _ in range(20):
+            with cell_lock:
+                sock = cell.connect(ELSEWHERE, 80)
+            with sock:
+                sock.sendall(b"GET / HTTP/1.1\r\nHost: api.allowed.test\r\nConnection: close\r\n\r\n")
+                assert ended(sock).startswith(b"HTTP/1.1 200 ")
+    finally:
+        stop.set()
+        for t in threads:
+            t.join()
+
+
+def test_names_that_nobody_answers_leave_the_resolver_to_other_cells():
+    """A resolver that is silent about one name: the cell waits for itself alone, and gets its reason."""
+    tweak = (
+        "import time, saggar.egress.dial_host as d, saggar.egress.cell_host as c\n"
+        "d.RESOLVE_S = 0.5; real = d.Dialer.__init__\n"
+        "def slow(host):\n    time.sleep(3); raise OSError('no answer')\n"
+        "d.Dialer.__init__ = lambda self, pool, look_up=slow: real(self, pool, look_up)"
+    )
+    with EgressCell([EgressRule(id="w", host="*.slow.test")], tweak=tweak) as cell:
+        socks = [cell.connect(ELSEWHERE, 443) for _ in range(20)]
+        started = time.monotonic()
+        for i, sock in enumerate(socks):
+            sock.sendall(h.hello(b"n%d.slow.test" % i))
+        for sock in socks:
+            with sock:
+                assert ended(sock) == INTERNAL_ERROR
+        assert time.monotonic() - started < 8
+        threads = len(os.listdir(f"/proc/{cell.broker.pid}/task"))
+        assert threads <= 4 + 3

@@ -663,3 +663,16 @@ def test_a_protocol_where_the_server_speaks_first(rules):
             # a name inside that says otherwise is judged like anywhere
             assert exchange(cell.connect(address, 22), h.hello(b"api.allowed.test")) == ACCESS_DENIED
             cell.wait_record(effect="deny", reason="port_not_listed")
+
+
+@pytest.mark.usefixtures("untouched")
+def test_an_urgent_byte_is_part_of_what_is_judged(cell):
+    """Left out of the stream it would be let in by the next urgent byte, after the name was read."""
+    data = h.hello(b"api.allowed.test")
+    with cell.connect(ELSEWHERE, 443) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.sendall(data[:60])
+        sock.send(b"x", socket.MSG_OOB)
+        reply = exchange(sock, data[60:], end=True)
+    assert reply == ACCESS_DENIED
+    assert cell.wait_record(effect="deny")["reason"] in ("malformed_hello", "host_not_listed", "bad_host_name")
