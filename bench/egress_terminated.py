@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -198,6 +199,31 @@ def rss_mb(pid):
         return next(int(line.split()[1]) / 1024 for line in f if line.startswith("VmRSS"))
 
 
+def start_mitm(program, folder, ca, port):
+    """mitmproxy with one line of injection, as the nearest thing that is used for this. (pid, (address, its CA))"""
+    with open(f"{folder}/up.pem", "w") as f:
+        f.write(ca.pem)
+    with open(f"{folder}/inject.py", "w") as f:
+        f.write("def request(flow):\n    flow.request.headers['authorization'] = 'Bearer x'\n")
+    free = socket.create_server(("127.0.0.1", 0))
+    listen = free.getsockname()[1]
+    free.close()
+    argv = [program, "-q", "-p", str(listen), "--listen-host", "127.0.0.1", "--set", f"confdir={folder}/mitm", "--set",
+            f"ssl_verify_upstream_trusted_ca={folder}/up.pem", "--set", "http2=false", "--set", "stream_large_bodies=1m", "-s", f"{folder}/inject.py"]  # fmt: skip
+    pid = os.posix_spawn(program, argv, {"PATH": os.environ["PATH"], "HOME": folder})
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", listen)).close()
+            break
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+    with open(f"{folder}/mitm/mitmproxy-ca-cert.pem") as f:
+        return pid, (("127.0.0.1", listen, port), f.read())
+
+
 class Load(asyncio.Protocol):
     """One keep-alive connection that asks again as soon as it was answered."""
 
@@ -241,15 +267,28 @@ class Load(asyncio.Protocol):
             self.done.set_result(None)
 
 
-async def keep_alive(address, context, request, connections, seconds):
+async def opened(address, factory, context):
+    """A TLS connection: straight, or (address of three parts) through a proxy's CONNECT to the upstream."""
     loop = asyncio.get_running_loop()
+    if len(address) == 2:
+        return await loop.create_connection(factory, *address, ssl=context, server_hostname=HOST)
+    host, port, upstream = address
+    sock = socket.socket()
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    await loop.sock_connect(sock, (host, port))
+    await loop.sock_sendall(sock, b"CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % (upstream, upstream))
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += await loop.sock_recv(sock, 4096)
+    return await loop.create_connection(factory, sock=sock, ssl=context, server_hostname=HOST)
+
+
+async def keep_alive(address, context, request, connections, seconds):
     times = []
     stop = time.perf_counter() + seconds
     began = time.perf_counter()
-    made = [
-        await loop.create_connection(lambda: Load(request, stop, times), *address, ssl=context, server_hostname=HOST)
-        for _ in range(connections)
-    ]
+    made = [await opened(address, lambda: Load(request, stop, times), context) for _ in range(connections)]
     await asyncio.gather(*[p.done for _, p in made])
     took = time.perf_counter() - began
     times.sort()
@@ -262,16 +301,13 @@ async def keep_alive(address, context, request, connections, seconds):
 
 
 async def new_connections(address, context, request, workers, seconds):
-    loop = asyncio.get_running_loop()
     stop = time.perf_counter() + seconds
     count = 0
 
     async def one():
         nonlocal count
         while time.perf_counter() < stop:
-            _, p = await loop.create_connection(
-                lambda: Load(request, 0, []), *address, ssl=context, server_hostname=HOST
-            )
+            _, p = await opened(address, lambda: Load(request, 0, []), context)
             await p.done
             count += 1
 
@@ -281,15 +317,16 @@ async def new_connections(address, context, request, workers, seconds):
 
 
 async def bulk(address, context, request):
-    loop = asyncio.get_running_loop()
     times = []
-    _, p = await loop.create_connection(lambda: Load(request, 0, times), *address, ssl=context, server_hostname=HOST)
+    _, p = await opened(address, lambda: Load(request, 0, times), context)
     await p.done
     return {"rate": BULK / times[0] / 1e6, "count": 1}
 
 
 async def first_event(address, context, request):
-    reader, writer = await asyncio.open_connection(*address, ssl=context, server_hostname=HOST)
+    reader = asyncio.StreamReader()
+    transport, protocol = await opened(address, lambda: asyncio.StreamReaderProtocol(reader), context)
+    writer = asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
     began = time.perf_counter()
     writer.write(request)
     while b"data: 0" not in await reader.read(4096):
@@ -305,6 +342,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="")
+    parser.add_argument("--mitmdump", default="", help="path of a mitmdump to measure in the same run")
     options = parser.parse_args()
     ca = TaskCa("upstream", time.time())
     up = socket.create_server(("127.0.0.1", 0), backlog=512)
@@ -333,6 +371,9 @@ def main():
         % (HOST.encode(), made.placeholders[0].encode())
     )
     ways = {"direct": (up.getsockname(), ca.pem), "terminated": (sock.getsockname(), task_ca)}
+    pids = {"terminated": pid}
+    if options.mitmdump:
+        pids["mitmproxy"], ways["mitmproxy"] = start_mitm(options.mitmdump, folder, ca, up.getsockname()[1])
     results = {}
     try:
         for _ in range(options.rounds):
@@ -351,32 +392,30 @@ def main():
                 }.items():
                     if options.only and what not in options.only:
                         continue
-                    before = cpu_s(pid)
+                    before = cpu_s(pids[name]) if name in pids else 0
                     found = uvloop.run(run(address, context))
-                    found["cpu_us"] = (cpu_s(pid) - before) * 1e6 / found["count"]
+                    found["cpu_us"] = (cpu_s(pids[name]) - before) * 1e6 / found["count"] if name in pids else 0
                     results.setdefault((what, name), []).append(found)
         report = {}
         for (what, name), runs in results.items():
             report.setdefault(what, {})[name] = {k: statistics.median(r[k] for r in runs) for k in runs[0]}
         for pair in report.values():
-            pair["ratio"] = pair["terminated"]["rate"] / pair["direct"]["rate"]
-        report["rss_mb"] = rss_mb(pid)
+            pair["ratio"] = {n: pair[n]["rate"] / pair["direct"]["rate"] for n in pids}
+        report["rss_mb"] = {n: rss_mb(p) for n, p in pids.items()}
     finally:
-        for p in (server, pid):
+        for p in (server, *pids.values()):
             os.kill(p, signal.SIGTERM)
             os.waitpid(p, 0)
         process.stop()
-        for name in os.listdir(folder):
-            os.unlink(f"{folder}/{name}")
-        os.rmdir(folder)
+        shutil.rmtree(folder)
     if options.json:
         print(json.dumps(report, indent=1))
         return
     for what, pair in report.items():
         if what == "rss_mb":
-            print(f"RSS {pair:.0f} MB")
+            print("RSS MB", {n: round(v) for n, v in pair.items()})
             continue
-        print(what, f"ratio {pair['ratio']:.2f}")
+        print(what, "of direct:", {n: round(v, 2) for n, v in pair["ratio"].items()})
         for name in ways:
             print("   ", name, {k: round(v, 3) for k, v in pair[name].items()})
 
