@@ -455,6 +455,8 @@ def test_rotation_counts_for_the_next_request(tmp_path):
         rig.ask(get(b"/c", auth(rig)), conn)
         assert [r.split(b"Bearer ")[1].split(b"\r\n")[0] for r in rig.upstream.received] == [
             b"first-secret-value", b"second-secret-value", b"third-secret-value"]  # fmt: skip
+        # a pooled connection that carried another secret is never used again
+        assert rig.upstream.connections == 3
         key.unlink()
         answer = rig.ask(get(b"/d", auth(rig)), conn)
         assert (status(answer), reason(answer)) == (503, "credential_unavailable")
