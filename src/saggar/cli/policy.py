@@ -123,7 +123,9 @@ def _check(args: argparse.Namespace) -> int:
         if not problems:
             policy = parse(source, args.file)
             warnings = lint(policy)
-            problems = _terms(policy, args.file)
+            from saggar.cli.tools_check import grammar_problems
+
+            problems = sorted([*_terms(policy, args.file), *grammar_problems(policy, args.file)], key=lambda p: p.line)
     if args.json:
         report = {
             "ok": not problems,
