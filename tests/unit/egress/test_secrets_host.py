@@ -505,3 +505,29 @@ def test_leaf_serves_as_a_server_alone():
     usage = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(usage) == [ExtendedKeyUsageOID.SERVER_AUTH]
     assert leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is False
+
+
+def test_many_start_at_once_and_take_no_descriptor_of_ours(tmp_path):
+    mine = os.open(tmp_path / "mine", os.O_RDWR | os.O_CREAT)
+    high = os.dup2(mine, 200)
+    before = os.fstat(high).st_ino
+    made = []
+    threads = [
+        threading.Thread(target=lambda: made.append(start_secrets([spec()], {"REAL": SECRET}))) for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    try:
+        assert os.fstat(200).st_ino == before
+        assert len({p.pid for p in made}) == 6
+        for process in made:
+            assert "BEGIN CERTIFICATE" in process.add("cell", "task", ["a.test"], [spec()])[0]
+            fds = os.listdir(f"/proc/{process.pid}/fd") if os.geteuid() == 0 else []
+            assert len(fds) <= 12
+    finally:
+        for process in made:
+            process.stop()
+        os.close(200)
+        os.close(mine)
