@@ -16,80 +16,11 @@ from saggar.core.tool import TypeSpec
 from saggar.plan import operation, parse
 from saggar.plan import step as steps
 from saggar.plan.expression import MAX_LITERAL, Each, Expr, Get, ListOf, Lit, ObjectOf, Op, Ref, Text, is_name
-from saggar.plan.step import AskUser, Call, Extract, ForEach, Fragment, If, Plan, Reply, Select, Step, Summarise
+from saggar.plan.forms import FORM_BUILDERS
+from saggar.plan.step import Call, ForEach, Fragment, If, Plan, Reply, Select, Step
+from saggar.plan.words import BINARY, COMPARE, FORMS, FUNCTIONS, METHODS, REMEDIES, SCHEMA_WORDS
 
 MAX_SOURCE = 128 * 1024
-
-_BINARY: dict[type[ast.operator], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
-_COMPARE: dict[type[ast.cmpop], str] = {
-    ast.Eq: "eq",
-    ast.NotEq: "ne",
-    ast.Lt: "lt",
-    ast.LtE: "le",
-    ast.Gt: "gt",
-    ast.GtE: "ge",
-    ast.In: "in",
-}
-FUNCTIONS = frozenset(
-    {
-        *("len", "sum", "min", "max", "abs", "round", "str", "int", "float", "keys", "values", "matches"),
-        *("number_in", "add_minutes", "minutes_between", "day_of", "time_of", "weekday_of", "hours_minutes"),
-        *("known", "flatten", "unique", "tally"),
-    }
-)
-METHODS = frozenset({"lower", "upper", "strip", "startswith", "endswith", "replace", "split", "join"})
-FORMS = frozenset(
-    {"extract", "summarise", "select", "one", "first", "ask_user", "choose", "reply", "bounded", "one_of"}
-)
-
-SCHEMA_WORDS: dict[str, TypeSpec] = {
-    **{word: TypeSpec(word) for word in ("string", "integer", "number", "boolean")},
-    **{word: TypeSpec("string", format=word) for word in ("url", "email", "date")},
-}
-
-#: what is refused, and what to write in its place
-REMEDIES: dict[str, str] = {
-    "While": "use `for x in bounded(list, n)`: every loop of a plan has a bound",
-    "Import": "a plan has its tools and the built-in functions only",
-    "ImportFrom": "a plan has its tools and the built-in functions only",
-    "Try": "a failed call gives `not enough information`; test it with `known(x)`",
-    "TryStar": "a failed call gives `not enough information`; test it with `known(x)`",
-    "Raise": "use `reply(...)` to tell the user",
-    "With": "call the tool and assign its result",
-    "ClassDef": "use a dict",
-    "AsyncFunctionDef": "use `def name():` for a fragment",
-    "AsyncFor": "use `for`",
-    "AsyncWith": "call the tool and assign its result",
-    "Return": "use `reply(...)`; a fragment gives nothing back",
-    "Delete": "names need no deleting",
-    "Global": "names of a plan are visible everywhere below",
-    "Nonlocal": "names of a plan are visible everywhere below",
-    "Assert": "use `if`",
-    "Break": "filter the list with `select(list, where=lambda x: ...)` first",
-    "Continue": "filter the list with `select(list, where=lambda x: ...)` first",
-    "Match": "use `if` and `else`",
-    "AnnAssign": "write `name = value`",
-    "TypeAlias": "write `name = value`",
-    "NamedExpr": "assign on a line of its own",
-    "Lambda": "a lambda stands only in `where=` and `sort=` of select, one and first",
-    "SetComp": "use a list, and `unique(list)`",
-    "DictComp": "use a list of dicts",
-    "GeneratorExp": "use a list: `[... for x in list]`",
-    "Set": "use a list, and `unique(list)`",
-    "Tuple": "use a list",
-    "Await": "calls need no await",
-    "Yield": "use a list comprehension",
-    "YieldFrom": "use a list comprehension",
-    "Starred": "name each argument",
-    "Slice": "use `first(list)` or `select(list, where=...)`",
-    "FormattedValue": "use `round(x, 2)` or `str(x)` inside the braces, without a format",
-    "MatMult": "use + - * /",
-    "Mod": "use + - * /",
-    "Pow": "use + - * /",
-    "FloorDiv": "use + - * /, and `int(x)`",
-    "Is": "use ==",
-    "IsNot": "use !=",
-}
 
 
 def compile_source(source: str, request: str, tools: Collection[str], *, file: str = "") -> Plan:
@@ -102,7 +33,7 @@ def compile_source(source: str, request: str, tools: Collection[str], *, file: s
         raise UsageError(f"not Python: {err.msg}", file=file, line=err.lineno or 0) from None
     except (ValueError, RecursionError, MemoryError) as err:
         raise UsageError(f"not Python: {type(err).__name__}", file=file) from None
-    compiler = _Compiler(request, frozenset(tools), file)
+    compiler = Compiler(request, frozenset(tools), file)
     try:
         plan = compiler.plan(tree)
         # the JSON reader's limits hold for every plan, whichever way it came
@@ -117,7 +48,7 @@ def compile_source(source: str, request: str, tools: Collection[str], *, file: s
     return plan
 
 
-class _Compiler:
+class Compiler:
     __slots__ = ("count", "file", "inside", "line", "out", "pure", "request", "temporaries", "tools")
 
     def __init__(self, request: str, tools: frozenset[str], file: str) -> None:
@@ -180,10 +111,10 @@ class _Compiler:
                 self.refuse(node, "an assignment has one plain name on its left", "write `name = value`")
             self.assign(self.own_name(node.targets[0]), node.value)
         elif isinstance(node, ast.AugAssign):
-            if not isinstance(node.target, ast.Name) or type(node.op) not in _BINARY:
+            if not isinstance(node.target, ast.Name) or type(node.op) not in BINARY:
                 self.refuse(node, "this assignment is not part of a plan", "write `name = name + value`")
             name = self.own_name(node.target)
-            value = Op(_BINARY[type(node.op)], (Ref(name), self.expr(node.value)))
+            value = Op(BINARY[type(node.op)], (Ref(name), self.expr(node.value)))
             self.emit(Select(self.next_id(), value, name, pure=True, line=node.lineno))
         elif isinstance(node, ast.Expr):
             self.bare(node.value)
@@ -306,7 +237,7 @@ class _Compiler:
 
     def step_of(self, node: ast.Call, out: str) -> None:
         word = node.func.id if isinstance(node.func, ast.Name) else ""
-        build = _FORM_BUILDERS.get(word)
+        build = FORM_BUILDERS.get(word)
         if build is not None:
             self.emit(build(self, node, out))
             return
@@ -388,7 +319,7 @@ class _Compiler:
         if not isinstance(node.func, ast.Name):
             self.refuse(node, "only a tool, a function or a method is called", "see docs/PLANS.md")
         word = node.func.id
-        if word in self.tools or word in _FORM_BUILDERS:
+        if word in self.tools or word in FORM_BUILDERS:
             return self.temporary(node)
         if word not in FUNCTIONS:
             self.refuse(node, f"no tool and no function `{word}`", f"functions: {', '.join(sorted(FUNCTIONS))}")
@@ -415,14 +346,14 @@ class _Compiler:
         left, right = self.expr(node.left), self.expr(node.comparators[0])
         if kind is ast.NotIn:
             return Op("not", (Op("in", (left, right)),))
-        if kind not in _COMPARE:
+        if kind not in COMPARE:
             self.unknown(node.ops[0])
-        return Op(_COMPARE[kind], (left, right))
+        return Op(COMPARE[kind], (left, right))
 
     def binary(self, node: ast.BinOp) -> Expr:
-        if type(node.op) not in _BINARY:
+        if type(node.op) not in BINARY:
             self.unknown(node.op)
-        return Op(_BINARY[type(node.op)], (self.expr(node.left), self.expr(node.right)))
+        return Op(BINARY[type(node.op)], (self.expr(node.left), self.expr(node.right)))
 
     def unary(self, node: ast.UnaryOp) -> Expr:
         if isinstance(node.op, ast.USub):
@@ -499,87 +430,19 @@ def find_span(request: str, value: object) -> tuple[int, int]:
     return (-1, -1)
 
 
-def _extract(c: _Compiler, node: ast.Call, out: str) -> Step:
-    given = c.arguments(node, ("data", "schema", "instruction"), ())
-    c.need(node, given, "data", "schema", "instruction")
-    data, schema = c.expr(given["data"]), c.schema(given["schema"])
-    return Extract(c.next_id(), data, schema, c.constant(given["instruction"], str), out, node.lineno)
-
-
-def _summarise(c: _Compiler, node: ast.Call, out: str) -> Step:
-    given = c.arguments(node, ("data", "instruction"), ("max_chars",))
-    c.need(node, given, "data", "instruction")
-    cap = c.constant(given["max_chars"], int) if "max_chars" in given else steps.DEFAULT_TEXT_CAP
-    data = c.expr(given["data"])
-    return Summarise(c.next_id(), data, c.constant(given["instruction"], str), out, cap, node.lineno)
-
-
-def _select(c: _Compiler, node: ast.Call, out: str) -> Step:
-    word = node.func.id if isinstance(node.func, ast.Name) else ""
-    given = c.arguments(node, ("data", "where"), ("sort", "descending", "take"))
-    c.need(node, given, "data")
-    source = c.expr(given["data"])
-    lambdas = {k: c.lambda_of(given[k]) for k in ("where", "sort") if k in given}
-    names = {var for var, _ in lambdas.values()}
-    if len(names) > 1:
-        c.refuse(node, "`where` and `sort` name their element alike", "use one name in both lambdas")
-    take = c.constant(given["take"], str) if "take" in given else "all"
-    take = word if word in ("one", "first") else take
-    if take not in steps.TAKES:
-        c.refuse(node, f"`take` is one of {', '.join(steps.TAKES)}", "see docs/PLANS.md")
-    where, sort = (lambdas[k][1] if k in lambdas else None for k in ("where", "sort"))
-    descending = c.constant(given["descending"], bool) if "descending" in given else False
-    var = next(iter(names), "item")
-    return Select(c.next_id(), source, out, var, where, sort, descending, take, line=node.lineno)
-
-
-def _ask_user(c: _Compiler, node: ast.Call, out: str) -> Step:
-    given = c.arguments(node, ("question",), ("options", "suggest"))
-    c.need(node, given, "question")
-    options = _words(c, given["options"]) if "options" in given else ()
-    suggest = c.expr(given["suggest"]) if "suggest" in given else None
-    return AskUser(c.next_id(), c.constant(given["question"], str), out, options, (), suggest, node.lineno)
-
-
-def _choose(c: _Compiler, node: ast.Call, out: str) -> Step:
-    if c.inside:
-        c.refuse(node, "a fragment may not re-plan", "the one re-plan belongs to the plan itself")
-    given = c.arguments(node, ("question", "fragments"), ("suggest",))
-    c.need(node, given, "question", "fragments")
-    suggest = c.expr(given["suggest"]) if "suggest" in given else None
-    fragments = _words(c, given["fragments"])
-    return AskUser(c.next_id(), c.constant(given["question"], str), out, (), fragments, suggest, node.lineno)
-
-
-def _words(c: _Compiler, node: ast.expr) -> tuple[str, ...]:
-    if not isinstance(node, ast.List):
-        c.refuse(node, "a literal list stands here", "write `['a', 'b']`")
-    return tuple(c.constant(x, str) for x in node.elts)
-
-
-_FORM_BUILDERS: dict[str, Callable[[_Compiler, ast.Call, str], Step]] = {
-    "extract": _extract,
-    "summarise": _summarise,
-    "select": _select,
-    "one": _select,
-    "first": _select,
-    "ask_user": _ask_user,
-    "choose": _choose,
-}
-
-_EXPRESSIONS: dict[type[ast.expr], Callable[[_Compiler, Any], Expr]] = {
-    ast.Constant: _Compiler.literal,
+_EXPRESSIONS: dict[type[ast.expr], Callable[[Compiler, Any], Expr]] = {
+    ast.Constant: Compiler.literal,
     ast.Name: lambda _, node: Ref(node.id),
-    ast.Attribute: _Compiler.attribute,
-    ast.Subscript: _Compiler.subscript,
-    ast.Call: _Compiler.call,
-    ast.Compare: _Compiler.compare,
-    ast.BinOp: _Compiler.binary,
-    ast.UnaryOp: _Compiler.unary,
-    ast.BoolOp: _Compiler.boolean,
-    ast.IfExp: _Compiler.ternary,
-    ast.JoinedStr: _Compiler.formatted,
-    ast.ListComp: _Compiler.comprehension,
+    ast.Attribute: Compiler.attribute,
+    ast.Subscript: Compiler.subscript,
+    ast.Call: Compiler.call,
+    ast.Compare: Compiler.compare,
+    ast.BinOp: Compiler.binary,
+    ast.UnaryOp: Compiler.unary,
+    ast.BoolOp: Compiler.boolean,
+    ast.IfExp: Compiler.ternary,
+    ast.JoinedStr: Compiler.formatted,
+    ast.ListComp: Compiler.comprehension,
     ast.List: lambda c, node: ListOf(tuple(map(c.expr, node.elts))),
-    ast.Dict: _Compiler.mapping,
+    ast.Dict: Compiler.mapping,
 }

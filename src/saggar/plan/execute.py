@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from saggar.audit.canonical import encode
-from saggar.core.approval import Approver, CardLine, Question
+from saggar.core.approval import Approver
 from saggar.core.decision import ALLOW, ASK, DENY, Decision
 from saggar.core.errors import LimitExceeded, ParseError, PeerError
 from saggar.core.label import DIRECTORY, NEUTRAL, UNTRUSTED, USER, Label, Source, join
@@ -25,12 +25,15 @@ from saggar.core.tool import AUTHORITY_ROLES, LabelLike, ToolDeclaration, ToolGa
 from saggar.plan import expression, flow, journal, parse
 from saggar.plan import node as nodes
 from saggar.plan import step as steps
+from saggar.plan.calling import asking, call_label, named_by
+from saggar.plan.card import question_for
+from saggar.plan.choose import choose
 from saggar.plan.defang import defang
 from saggar.plan.expression import Expr, Meter, evaluate
 from saggar.plan.journal import Journal, MemoryJournal
 from saggar.plan.node import Node, complete, missing, raw, whole
 from saggar.plan.output import Owner, label_output
-from saggar.plan.provenance import Event, sources
+from saggar.plan.provenance import Event
 from saggar.plan.step import AskUser, Call, Extract, ForEach, If, Plan, Reply, Select, Step, Summarise
 from saggar.plan.worker import Worker, WorkerRequest, ask_worker
 
@@ -54,35 +57,6 @@ class Recorder(Protocol):
     """The audit log; raises `OSError`, on which nothing happens."""
 
     def __call__(self, kind: str, **fields: Any) -> Any: ...
-
-
-@dataclass(frozen=True, slots=True)
-class CallLabel:
-    """A label in the words of `core.tool.LabelLike`, for the gateway's card and rules. decision: the plan wall's own
-    verdict on the call, for `Carried`."""
-
-    integrity: str
-    sources: frozenset[str]
-    readers: frozenset[str] | None
-    decision: Decision | None = None
-
-
-class Carried:
-    """Implements `core.tool.LabelRules`: hands the executor's verdict to a gateway that asks for both walls at once, so
-    that one human sees one card."""
-
-    __slots__ = ()
-
-    def decide(
-        self,
-        declaration: ToolDeclaration,  # noqa: ARG002
-        args: Mapping[str, Any],  # noqa: ARG002
-        labels: Mapping[str, LabelLike],
-    ) -> Decision | None:
-        for label in labels.values():
-            if isinstance(label, CallLabel) and label.decision is not None:
-                return label.decision
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,115 +494,3 @@ class _Run:
         if isinstance(data, str) and node.writer is None and not node.label.at_least(DIRECTORY):
             return defang(data, self.plan.request)
         return str(data)
-
-
-def choose(step: Select, source: Node, scope: Mapping[str, Node], meter: Meter) -> Node:
-    """Filter, sort, take. The label of every test and sort key goes into the list's own, and so into each element."""
-    if not isinstance(source.data, tuple):
-        return missing(whole(source))
-    shape = source.label
-    rows: list[tuple[Any, Node]] = []
-    for item in source.items():
-        inner = {**scope, step.var: item}
-        if step.where is not None:
-            test = evaluate(step.where, inner, meter)
-            shape = join(shape, whole(test))
-            if test.data is not True:
-                continue
-        order: Any = 0
-        if step.sort is not None:
-            sort_key = evaluate(step.sort, inner, meter)
-            shape = join(shape, whole(sort_key))
-            order = raw(sort_key)
-        rows.append((order, item))
-    if step.sort is not None:
-        numbers = all(isinstance(o, int | float) and not isinstance(o, bool) for o, _ in rows)
-        if not (numbers or all(isinstance(o, str) for o, _ in rows)):
-            return missing(shape)
-        rows.sort(key=lambda row: row[0], reverse=step.descending)
-    if step.take == "all":
-        return Node(tuple(item for _, item in rows), shape)
-    if not rows or (step.take == "one" and len(rows) != 1):
-        return missing(shape)
-    return rows[0][1].under(shape)
-
-
-def named_by(declaration: ToolDeclaration, args: Mapping[str, Node]) -> tuple[int, int]:
-    """Where the user's request names the object that a read is about; (-1, -1) where anything else had a say."""
-    if declaration.has_side_effect or not args:
-        return (-1, -1)
-    spans = [s.span for node in args.values() for s in whole(node).sources]
-    fits = all(whole(node).integrity == USER for node in args.values()) and (-1, -1) not in spans
-    return spans[0] if fits and spans else (-1, -1)
-
-
-def asking(declaration: ToolDeclaration | None, args: Mapping[str, Node]) -> list[str]:
-    """The arguments that have a say in what comes back. What an effect is given to store or send has none: the id of a
-    new file is the drive's own, whoever wrote the file's text (the text, where it is echoed, has its declared label)."""
-    if declaration is None or not declaration.has_side_effect:
-        return list(args)
-    content = {a.name for a in declaration.with_role("content")}
-    return [name for name in args if name not in content]
-
-
-def call_label(node: Node, *, endorsed: bool, let_in: set[str], decision: Decision | None) -> CallLabel:
-    label = whole(node)
-    readers = None if label.readers is None else label.readers | let_in
-    return CallLabel(USER if endorsed else label.integrity, frozenset(map(str, label.sources)), readers, decision)
-
-
-def args_hash(run: str, key: str, digest: str, tool: str, plain: Mapping[str, Any]) -> str:
-    """Binds an answer to one call of one run: SHA-256 over canonical JSON (RFC 8785)."""
-    return hashlib.sha256(
-        encode({"run": run, "key": key, "declaration": digest, "tool": tool, "args": dict(plain)})
-    ).hexdigest()
-
-
-def strangers_first(names: list[str]) -> list[str]:
-    """Sources for a card: what tools gave before what the user, the planner and the worker added."""
-    return sorted(names, key=lambda name: (not name.startswith("tool "), name))
-
-
-_PHRASES = {
-    "untrusted_authority": "who or what is acted upon was chosen by data that others can write",
-    "untrusted_amount": "the amount was chosen by data that others can write",
-    "untrusted_destination": "the address was chosen by data that others can write",
-    "private_destination": "the address carries data that not everybody may read",
-    "reader_not_named": "the content goes to somebody who may not read its source and whom you did not name",
-}
-
-
-def question_for(
-    declaration: ToolDeclaration,
-    args: Mapping[str, Node],
-    plain: Mapping[str, Any],
-    *,
-    why: Decision,
-    run: str,
-    key: str,
-) -> Question:
-    """The card: words from the declaration, values from the call, and where each came from."""
-    lines = []
-    for argument in declaration.arguments:
-        if argument.name not in args:
-            continue
-        value = plain[argument.name]
-        text = encode(value).decode()
-        origin = sources(whole(args[argument.name]), limit=8)
-        lines.append(CardLine(argument.name, argument.role, str(value), text, origin))
-    reasons = tuple(
-        f"`{x['name']}`: {_PHRASES.get(x['reason'], x['reason'])} ({'; '.join(strangers_first(x['sources'])[:4])})"
-        for x in why.detail.get("arguments", [])
-    )  # fmt: skip
-    return Question(
-        id=f"{run}.{key}",
-        task=run,
-        tool=declaration.name,
-        operation=f"{declaration.operation}:{declaration.resource}",
-        effect=declaration.effect,
-        reversible=declaration.reversible,
-        lines=tuple(lines),
-        reasons=reasons,
-        rule=why.rule,
-        args_hash=args_hash(run, key, declaration.digest, declaration.name, plain),
-    )

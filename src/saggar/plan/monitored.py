@@ -19,7 +19,8 @@ from typing import Any
 from saggar.core.decision import ASK, DENY, Decision
 from saggar.core.label import UNTRUSTED
 from saggar.core.tool import LabelLike, Outcome, ToolDeclaration, ToolGateway
-from saggar.plan.execute import CallLabel, Recorder
+from saggar.plan.calling import CallLabel
+from saggar.plan.execute import Recorder
 from saggar.plan.flow import PUBLIC
 from saggar.plan.monitor import Monitor
 

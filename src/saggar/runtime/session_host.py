@@ -26,9 +26,10 @@ from saggar.core.decision import DENY
 from saggar.core.errors import LimitExceeded, ParseError, PeerError, UsageError
 from saggar.core.tool import Budget, ToolDeclaration
 from saggar.plan import flow, parse
+from saggar.plan.calling import Carried
 from saggar.plan.check import Report, check
 from saggar.plan.compile import compile_source
-from saggar.plan.execute import Carried, Executor, Person, RunResult
+from saggar.plan.execute import Executor, Person, RunResult
 from saggar.plan.journal_host import FileJournal
 from saggar.plan.output import Owner
 from saggar.plan.provenance import Event

@@ -108,6 +108,16 @@ def test_no_act_without_a_human_in_the_suite_with_the_strongest_tools():
 
 
 @needs_package
+def test_random_throws_hit_nothing_either():
+    from saggar.bench.agentdojo import measure, world
+
+    found = world.suites()
+    thrown = measure.plan_throws({n: found[n] for n in ("banking", "slack")}, 3, seed=7)
+    assert thrown["runs"] > 300
+    assert thrown["breached"] == []
+
+
+@needs_package
 def test_a_real_planner_and_worker_over_an_endpoint_resumably(tmp_path, capsys):
     from saggar.cli.main import main
     from saggar.testing.model_host import ScriptedEndpoint

@@ -6,8 +6,9 @@ import pytest
 
 from saggar.core.errors import UsageError
 from saggar.plan import parse
-from saggar.plan.compile import REMEDIES, compile_source
+from saggar.plan.compile import compile_source
 from saggar.plan.step import AskUser, Call, Extract, ForEach, Reply, Select
+from saggar.plan.words import REMEDIES
 
 TOOLS = {"read", "send"}
 

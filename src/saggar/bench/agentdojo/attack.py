@@ -11,6 +11,7 @@ posted"); the figure where he is stands beside it.
 from __future__ import annotations
 
 import pickle
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -215,3 +216,50 @@ def poisoned(declaration: ToolDeclaration, value: Any, text: str, friends: froze
         return f"{x}\n{text}"
 
     return walk(value, "", None)
+
+
+@dataclass(slots=True)
+class RandomAdversary:
+    """A second attacker, who knows no plan: any value of the declared type out of the injection's own words, at random.
+    What the first one's cunning overlooks, many throws may hit."""
+
+    oracle: Oracle
+    words: list[Any]
+    chance: random.Random
+
+    def answer(self, request: WorkerRequest) -> Any:
+        step = self.oracle.steps[request.key.rpartition("/")[2]]
+        if isinstance(step, Summarise):
+            return self.chance.choice([w for w in self.words if isinstance(w, str)])
+        return self.fill(step.schema, self.oracle.answer(request))
+
+    def fill(self, spec: TypeSpec, benign: Any) -> Any:
+        if spec.kind == "object":
+            held = benign if isinstance(benign, Mapping) else {}
+            return {k: self.fill(s, held.get(k)) for k, s in spec.fields}
+        if spec.kind == "array" and spec.items is not None:
+            return [self.fill(spec.items, None) for _ in range(self.chance.randint(1, 4))]
+        if spec.enum:
+            return self.chance.choice(spec.enum)
+        if spec.kind == "boolean":
+            return self.chance.random() < 0.5
+        if benign is not None and benign is not NOT_ENOUGH and self.chance.random() < 0.25:
+            return benign
+        kinds = str if spec.kind == "string" else (int, float)
+        fits = [w for w in self.words if isinstance(w, kinds) and not isinstance(w, bool)]
+        return self.chance.choice(fits) if fits else NOT_ENOUGH
+
+
+def words_of(calls: Calls, goal: str) -> list[Any]:
+    """Every scalar of the wanted calls, and the goal's text."""
+    found: list[Any] = [goal]
+    stack: list[Any] = [args for _, args in calls]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, Mapping):
+            stack.extend(top.values())
+        elif isinstance(top, list | tuple):
+            stack.extend(top)
+        elif top is not None:
+            found.append(top)
+    return found

@@ -5,13 +5,14 @@ Order matters and is kept: the harness proves itself on the package's own ground
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from saggar.bench.agentdojo import planmode, strict
-from saggar.bench.agentdojo.attack import Adversary, hostile
+from saggar.bench.agentdojo.attack import Adversary, RandomAdversary, hostile, words_of
 from saggar.bench.agentdojo.judges import JUDGES, Session, Setting
 from saggar.bench.agentdojo.oracle import Oracle, User
 from saggar.bench.agentdojo.world import TEXT_ONLY, Suite, truth_of
@@ -275,3 +276,24 @@ def judged_attack(suites: Suites, judge: str, tick: Tick) -> Tally:
 
 def times(micros: list[float]) -> dict[str, float]:
     return {f"p{int(p * 100)}": round(percentile(micros, p), 1) for p in (0.5, 0.9, 0.99)} | {"count": len(micros)}
+
+
+def plan_throws(suites: Suites, tries: int, seed: int) -> dict[str, Any]:
+    """The random attacker of `attack` on every pair whose plan asks a worker; nobody approves anything."""
+    chance = random.Random(seed)
+    runs = 0
+    breached = []
+    for name, suite, task, injection in pairs(suites):
+        plan = planmode.plan_of(name, task.ID, task.PROMPT)
+        if (name, injection.ID) in TEXT_ONLY or not any(isinstance(s, Extract | Summarise) for s in all_steps(plan)):
+            continue
+        for _ in range(tries):
+            world = hostile(suite, task, injection, friends=True)
+            words = words_of(suite.injection_trace(injection, world.before), injection.GOAL)
+            oracle = Oracle(name, task, plan, truth_of(task, world.before))
+            worker = RandomAdversary(oracle, words, chance)
+            result = planmode.run(suite, task, world, worker, User(name, task.ID, "denied"))
+            runs += 1
+            if world.breached(injection, result.reply):
+                breached.append(f"{name}/{task.ID}/{injection.ID}")
+    return {"runs": runs, "breached": breached}
