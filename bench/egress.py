@@ -1,4 +1,6 @@
-"""The tunnel path from inside a cell against direct, one interleaved run, medians: `python bench/egress.py [--json]`.
+"""The way out of a cell against direct, one interleaved run, medians: `python bench/egress.py [--terminated] [--json]`.
+
+The tunnel, or with `--terminated` a host with injection, rules, redaction, budget and audit on.
 
 Direct is the same client on the host, to the same TLS server on the host's loopback. Inside, the client runs in a bare
 network cell (user and network namespace, the planned listeners) and its connections end at a real broker process, audit on.
@@ -38,6 +40,24 @@ GOALS = {
     "bulk_ratio": (0.9, 0.92, "least"),
     "added_median_ms": (0.1, 0.08, "most"),
     "cpu_us_per_request": (40.0, 38.0, "most"),
+}
+
+TERMINATED_GOALS = {
+    "keepalive_ratio": (0.18, 0.3, "least"),
+    "new_connections_ratio": (0.6, 0.6, "least"),
+    "bulk_ratio": (0.65, 0.65, "least"),
+    "added_median_ms": (0.3, 0.3, "most"),
+    "cpu_us_per_request": (240.0, 180.0, "most"),
+}
+#: of a terminated host: what stands between a request and its upstream
+TERMS = {
+    "credential": {"source": "env:BENCH_KEY", "env": "KEY", "format": "openai"},
+    "rules": [
+        {"methods": ["GET"], "paths": ["/small", "/bulk"]},
+        {"methods": ["POST"], "paths": ["/v1/**"], "content_types": ["application/json"]},
+        {"effect": "deny", "paths": ["/admin/**"]},
+    ],
+    "budget": {"requests": 10**9},
 }
 
 NGINX = """
@@ -82,9 +102,13 @@ def cpu_s(pid):
     return (int(fields[11]) + int(fields[12])) * TICK_S
 
 
+#: header lines of every request; the placeholder of a terminated host
+HEADERS = []
+
+
 def wrk(prefix, url, connections, seconds, *, close=False):
     """(requests a second, median in ms, requests)."""
-    headers = ["-H", f"Host: {NAME}"] + (["-H", "Connection: close"] if close else [])
+    headers = ["-H", f"Host: {NAME}", *HEADERS] + (["-H", "Connection: close"] if close else [])
     argv = [*prefix, "wrk", "-t1", f"-c{connections}", f"-d{seconds}", "--latency", *headers, url]
     out = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     rate = float(re.search(r"Requests/sec:\s+([\d.]+)", out)[1])
@@ -95,7 +119,7 @@ def wrk(prefix, url, connections, seconds, *, close=False):
 
 def bulk(prefix, url):
     """MB/s of one download."""
-    argv = [*prefix, "curl", "-sk", "-o", "/dev/null", "-w", "%{speed_download}", url]
+    argv = [*prefix, "curl", "-sk", *HEADERS, "-o", "/dev/null", "-w", "%{speed_download}", url]
     return float(subprocess.run(argv, capture_output=True, text=True, check=True).stdout) / 1e6
 
 
@@ -142,9 +166,9 @@ def report(found, rss_mb):
     }
 
 
-def show(result):
+def show(result, goals):
     for key, value in result.items():
-        goal = GOALS.get(key)
+        goal = goals.get(key)
         verdict = ""
         if goal is not None:
             met = [value >= g if goal[2] == "least" else value <= g for g in goal[:2]]
@@ -157,6 +181,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=2, help="of each load; wrk knows whole ones")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--terminated", action="store_true", help="measure a host whose requests are read")
     options = parser.parse_args()
     missing = [p for p in ("wrk", "nginx", "curl", "nsenter", "unshare") if shutil.which(p) is None]
     if missing:
@@ -166,8 +191,11 @@ def main():
         os.chmod(directory, 0o755)
         pki = TestPki(directory, [NAME])
         with server(directory, pki.chain_file) as port:
-            rules = [EgressRule(id="bench", host=NAME, connect_to=("127.0.0.1", port))]
-            with EgressCell(rules) as cell:
+            http = json.dumps({**TERMS, "ca": pki.ca_file}) if options.terminated else ""
+            rules = [EgressRule(id="bench", host=NAME, connect_to=("127.0.0.1", port), http=http)]
+            with EgressCell(rules, env={"BENCH_KEY": "sk-" + "R" * 48}) as cell:
+                if options.terminated:
+                    HEADERS[:] = ["-H", f"Authorization: Bearer {cell.environment['KEY']}"]
                 wrk(cell.argv(), f"https://{NAME}/small", 4, 1)
                 found = measure(cell, port, options.rounds, options.seconds)
                 with open(f"/proc/{cell.broker.pid}/statm", encoding="ascii") as f:
@@ -176,7 +204,7 @@ def main():
     if options.json:
         print(json.dumps({"result": result, "rounds": found}))
     else:
-        show(result)
+        show(result, TERMINATED_GOALS if options.terminated else GOALS)
     return 0
 
 
