@@ -1,0 +1,168 @@
+"""Two real sockets joined on uvloop: every way in which either side can end, and what one cell may take of a round."""
+
+import asyncio
+import socket
+import struct
+
+import pytest
+import uvloop
+
+from saggar.egress.splice_host import ROUND_BYTES, Share, Splice
+
+
+def pair():
+    """(near, far) of a TCP connection; near is what the broker holds."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        far = socket.create_connection(server.getsockname())
+        near, _ = server.accept()
+    near.setblocking(False)
+    return near, far
+
+
+class Joined:
+    def __init__(self, **options):
+        loop = asyncio.get_running_loop()
+        near_client, self.client = pair()
+        near_upstream, self.upstream = pair()
+        self.done = loop.create_future()
+        self.splice = Splice(
+            loop, near_client, near_upstream, lambda: self.done.set_result(None), share=Share(loop), **options
+        )
+        self.splice.start()
+
+    async def call(self, function, *args):
+        return await asyncio.to_thread(function, *args)
+
+
+def run(main, **options):
+    async def inner():
+        joined = Joined(**options)
+        for sock in (joined.client, joined.upstream):
+            sock.settimeout(20)
+        try:
+            await main(joined)
+        finally:
+            joined.splice.abort()
+            joined.client.close()
+            joined.upstream.close()
+
+    uvloop.run(inner())
+
+
+def receive(sock, size):
+    got = b""
+    while len(got) < size and (part := sock.recv(1 << 20)):
+        got += part
+    return got
+
+
+def test_bytes_pass_both_ways_and_ends_are_passed_on():
+    async def main(j):
+        j.client.sendall(b"question")
+        assert await j.call(receive, j.upstream, 8) == b"question"
+        j.client.shutdown(socket.SHUT_WR)
+        assert await j.call(j.upstream.recv, 10) == b""
+        assert j.splice.half_closed
+        j.upstream.sendall(b"answer")
+        assert await j.call(receive, j.client, 6) == b"answer"
+        j.upstream.close()
+        assert await j.call(j.client.recv, 10) == b""
+        await asyncio.wait_for(j.done, 10)
+        assert (j.splice.up.count, j.splice.down.count, j.splice.moved) == (8, 6, 14)
+
+    run(main)
+
+
+@pytest.mark.parametrize("side", ["client", "upstream"])
+@pytest.mark.parametrize("data", [b"", b"last words"])
+def test_a_reset_ends_both_sides(side, data):
+    """Also behind unread bytes, where the event loop stops watching and never tells."""
+
+    async def main(j):
+        dying, other = (j.client, j.upstream) if side == "client" else (j.upstream, j.client)
+        dying.sendall(data) if data else None
+        dying.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        dying.close()
+
+        def read_to_end():
+            try:
+                while other.recv(100):
+                    pass
+            except ConnectionResetError:
+                pass
+            other.close()
+
+        await j.call(read_to_end)
+        await asyncio.wait_for(j.done, 10)
+
+    run(main)
+
+
+def test_large_streams_pass_whole_with_a_slow_reader():
+    size = 24 << 20
+    body = bytes(range(256)) * (size // 256)
+
+    async def main(j):
+        sending = asyncio.create_task(j.call(j.client.sendall, body))
+        await asyncio.sleep(0.2)  # the reader is slow: the windows fill up
+        assert not sending.done()
+        assert await j.call(receive, j.upstream, size) == body
+        await sending
+        assert j.splice.up.count == size
+
+    run(main)
+
+
+@pytest.mark.parametrize("size", [100, 8 << 20])
+def test_a_budget_is_asked_before_bytes_pass(size):
+    seen = []
+
+    def may_pass(count):
+        seen.append(count)
+        return sum(seen) <= size // 2
+
+    async def main(j):
+        def pour():
+            try:
+                j.client.sendall(bytes(size))
+            except OSError:
+                pass
+
+        pouring = asyncio.create_task(j.call(pour))
+
+        def drain():
+            try:
+                return len(receive(j.upstream, size))
+            except ConnectionResetError:
+                return 0
+
+        assert await j.call(drain) <= size // 2
+        await asyncio.wait_for(j.done, 10)
+        await pouring
+
+    run(main, up=may_pass)
+
+
+def test_abort_is_once_and_closes_everything():
+    async def main(j):
+        j.splice.abort()
+        j.splice.abort()
+        await asyncio.wait_for(j.done, 10)
+        with pytest.raises(ConnectionResetError):
+            j.client.recv(1)
+
+    run(main)
+
+
+def test_a_share_is_spent_and_renewed_with_the_round():
+    async def main():
+        share = Share(asyncio.get_running_loop())
+        share.take(ROUND_BYTES - 1)
+        assert not share.spent
+        share.take(1)
+        assert share.spent
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not share.spent
+
+    uvloop.run(main())
