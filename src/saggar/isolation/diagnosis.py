@@ -26,12 +26,11 @@ class Facts(Frozen):
 
     apparmor: `kernel.apparmor_restrict_unprivileged_userns`. clone: `kernel.unprivileged_userns_clone` (Debian).
     user_max, net_max: `user.max_user_namespaces`, `user.max_net_namespaces`. filtered: this process is under a seccomp filter.
-    container: `docker`, `podman`, `kubernetes`, … or "". capable: has CAP_SYS_ADMIN. python, bwrap: the programs' paths.
+    container: `docker`, `podman`, `kubernetes`, … or "". capable: has CAP_SYS_ADMIN. python: the interpreter's own path.
     """
 
     __slots__ = (
         "apparmor",
-        "bwrap",
         "capable",
         "clone",
         "container",
@@ -43,7 +42,6 @@ class Facts(Frozen):
         "user_max",
     )
     apparmor: str
-    bwrap: str
     capable: bool
     clone: str
     container: str
@@ -58,7 +56,6 @@ class Facts(Frozen):
         self,
         *,
         apparmor: str = "",
-        bwrap: str = "",
         capable: bool = False,
         clone: str = "",
         container: str = "",
@@ -71,7 +68,6 @@ class Facts(Frozen):
     ) -> None:
         self._set(
             apparmor=apparmor,
-            bwrap=bwrap,
             capable=capable,
             clone=clone,
             container=container,
@@ -139,7 +135,7 @@ def _namespaces(errno: int, message: str, facts: Facts) -> Diagnosis | None:
         return Diagnosis(
             f"AppArmor takes the capabilities of user namespaces that unprofiled programs make"
             f" (`kernel.apparmor_restrict_unprivileged_userns` is 1, as on Ubuntu 23.10 and later; {said})",
-            apparmor_remedy(facts.python, facts.bwrap),
+            apparmor_remedy(facts.python),
         )
     if facts.container or facts.filtered:
         where = f"a {facts.container} container's" if facts.container else "a seccomp"
@@ -162,19 +158,19 @@ def _container_remedy(container: str) -> str:
     )
 
 
-def apparmor_profile(python: str, bwrap: str) -> str:
-    """The profile that gives user namespaces to these programs and changes nothing else about them."""
-    blocks = []
-    for name, path in (("saggar-python", python), ("saggar-bwrap", bwrap)):
-        if path:
-            blocks.append(
-                f'profile {name} "{path}" flags=(unconfined) {{\n  userns,\n  include if exists <local/{name}>\n}}\n'
-            )
-    return "abi <abi/4.0>,\ninclude <tunables/global>\n\n" + "\n".join(blocks)
+def apparmor_profile(python: str) -> str:
+    """The profile that lets this interpreter make user namespaces and changes nothing else about it.
+
+    bubblewrap needs none: started by the interpreter it stays under the interpreter's (tried on Ubuntu 24.04's kernel).
+    """
+    return (
+        "abi <abi/4.0>,\ninclude <tunables/global>\n\n"
+        f'profile saggar-python "{python}" flags=(unconfined) {{\n'
+        "  userns,\n  include if exists <local/saggar-python>\n}\n"
+    )
 
 
-def apparmor_remedy(python: str, bwrap: str) -> str:
-    profile = apparmor_profile(python, bwrap).rstrip("\n")
+def apparmor_remedy(python: str) -> str:
     shared = python.startswith(("/usr/", "/bin/"))
     warning = (
         "\n(this profile stands for every program that this interpreter runs; `python3 -m venv --copies DIR` gives Saggar an"
@@ -184,7 +180,7 @@ def apparmor_remedy(python: str, bwrap: str) -> str:
     )
     return (
         "as root, once: write this to /etc/apparmor.d/saggar, then `apparmor_parser -r /etc/apparmor.d/saggar`\n\n"
-        f"{profile}\n{warning}"
+        f"{apparmor_profile(python)}{warning}"
     )
 
 

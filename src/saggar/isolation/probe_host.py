@@ -59,14 +59,9 @@ class Finding:
 
 def facts() -> Facts:
     """What the host says of itself, for naming causes."""
-    try:
-        bwrap = bwrap_host.find().path
-    except Unenforceable:
-        bwrap = ""
     status = cgroups_host.read("/proc/self/status")
     return Facts(
         apparmor=_setting("kernel/apparmor_restrict_unprivileged_userns"),
-        bwrap=os.path.realpath(bwrap) if bwrap else "",
         capable=bool(sc.capabilities() & _CAP_SYS_ADMIN),
         clone=_setting("kernel/unprivileged_userns_clone"),
         container=_container(),

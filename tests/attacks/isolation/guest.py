@@ -8,6 +8,7 @@ SAGGAR_GUEST_KERNEL: a directory with an unpacked `linux-image-*` package (`apt-
 from __future__ import annotations
 
 import glob
+import lzma
 import os
 import shutil
 import subprocess
@@ -59,13 +60,24 @@ def missing() -> str:
     return ""
 
 
+def _module(path: str) -> bytes:
+    if path.endswith(".zst"):
+        return subprocess.run(["zstd", "-dc", path], capture_output=True, check=True).stdout
+    with (lzma.open if path.endswith(".xz") else open)(path, "rb") as file:
+        return file.read()
+
+
 class Guest:
     """One machine. `run(script)` gives (exit code, what the script printed)."""
 
-    def __init__(self, work: str, *, trees: dict[str, str], memory_mib: int = 1536) -> None:
-        """work: an empty directory with 1 GiB free. trees: place in the guest → directory here."""
+    def __init__(
+        self, work: str, *, trees: dict[str, str], memory_mib: int = 1536, kernel: str = "", options: str = ""
+    ) -> None:
+        """work: an empty directory with 1 GiB free. trees: place in the guest → directory here. kernel: as
+        SAGGAR_GUEST_KERNEL. options: for the kernel's command line."""
         self._work = work
-        self._kernel = os.environ["SAGGAR_GUEST_KERNEL"]
+        self._options = options
+        self._kernel = kernel or os.environ["SAGGAR_GUEST_KERNEL"]
         self._memory = memory_mib
         self._modules = self._closure()
         self._root = f"{work}/root"
@@ -87,7 +99,7 @@ class Guest:
         done = subprocess.run(
             ["qemu-system-x86_64", "-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2",
              "-m", str(self._memory), "-nographic", "-no-reboot", "-nic", "none", "-kernel", vmlinuz,
-             "-initrd", f"{self._work}/initrd", "-append", "console=ttyS0 quiet panic=-1 edd=off",
+             "-initrd", f"{self._work}/initrd", "-append", f"console=ttyS0 quiet panic=-1 edd=off {self._options}",
              "-drive", f"file={image},format=raw,if=virtio,cache=unsafe", "-device", "virtio-rng-pci"],
             stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False,
         )  # fmt: skip
@@ -97,22 +109,19 @@ class Guest:
 
     def _closure(self) -> list[str]:
         """Module files in the order in which insmod wants them."""
-        (tree,) = glob.glob(f"{self._kernel}/lib/modules/*")
-        files = {
-            os.path.basename(p).partition(".ko")[0].replace("-", "_"): p
-            for p in glob.glob(f"{tree}/**/*.ko*", recursive=True)
-        }
+        found = glob.glob(f"{self._kernel}/lib/modules/*/**/*.ko*", recursive=True)
+        found += glob.glob(f"{self._kernel}/usr/lib/modules/*/**/*.ko*", recursive=True)
+        files = {os.path.basename(p).partition(".ko")[0].replace("-", "_"): p for p in found}
         order: list[str] = []
 
         def add(name: str) -> None:
             path = files.get(name)
             if path is None or path in order:
                 return  # built in
-            told = subprocess.run(["busybox", "strings", path], capture_output=True, text=True, check=False).stdout
-            for line in told.splitlines():
-                if line.startswith("depends="):
-                    for need in filter(None, line[8:].split(",")):
-                        add(need.replace("-", "_"))
+            # the module's own list: NUL-separated `key=value` in .modinfo
+            _, _, told = _module(path).partition(b"\0depends=")
+            for need in filter(None, told.partition(b"\0")[0].decode().split(",")):
+                add(need.replace("-", "_"))
             # `softdep`s of ext4 are looked for by name at mount time
             for soft in ("crc32c_generic",) if name == "ext4" else ():
                 add(soft)
@@ -127,16 +136,18 @@ class Guest:
         for name in ("bin", "m", "root", "proc", "dev"):
             os.makedirs(f"{top}/{name}")
         shutil.copy(shutil.which("busybox") or "", f"{top}/bin/busybox")
-        for path in self._modules:
-            shutil.copy(path, f"{top}/m/")
+        names = [os.path.basename(path).removesuffix(".xz").removesuffix(".zst") for path in self._modules]
+        for name, path in zip(names, self._modules, strict=True):
+            with open(f"{top}/m/{name}", "wb") as out:
+                out.write(_module(path))
         with open(f"{top}/modules", "w", encoding="utf-8") as file:
-            file.write("\n".join(os.path.basename(p) for p in self._modules))
+            file.write("\n".join(names))
         with open(f"{top}/init", "w", encoding="utf-8") as file:
             file.write(INIT)
         os.chmod(f"{top}/init", 0o755)
-        names = subprocess.run(["find", "."], cwd=top, capture_output=True, check=True).stdout
+        listing = subprocess.run(["find", "."], cwd=top, capture_output=True, check=True).stdout
         with open(f"{self._work}/initrd", "wb") as out:
-            subprocess.run(["cpio", "-o", "-H", "newc", "--quiet"], cwd=top, input=names, stdout=out, check=True)
+            subprocess.run(["cpio", "-o", "-H", "newc", "--quiet"], cwd=top, input=listing, stdout=out, check=True)
 
     def _fill(self, trees: dict[str, str]) -> None:
         root = self._root

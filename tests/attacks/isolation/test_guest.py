@@ -44,9 +44,7 @@ USER="setpriv --reuid 1000 --regid 1000 --clear-groups"
 """
 
 
-@pytest.fixture(scope="module")
-def machine():
-    work = tempfile.mkdtemp(prefix="saggar-guest-", dir="/var/tmp")
+def build(work: str, **more):
     import pytest as installed
 
     site = os.path.dirname(os.path.dirname(os.path.abspath(installed.__file__)))
@@ -58,7 +56,14 @@ def machine():
         ):
             source = f"{site}/{name}"
             (shutil.copytree if os.path.isdir(source) else shutil.copy)(source, f"{work}/site/{name}")
-    yield guest.Guest(work, trees=trees)
+    trees |= more.pop("trees", {})
+    return guest.Guest(work, trees=trees, **more)
+
+
+@pytest.fixture(scope="module")
+def machine():
+    work = tempfile.mkdtemp(prefix="saggar-guest-", dir="/var/tmp")
+    yield build(work)
     shutil.rmtree(work, ignore_errors=True)
 
 
@@ -87,3 +92,48 @@ def test_doctor(machine, who: str) -> None:
     if report["host"]["kernel"].startswith("6.1."):
         assert found["copy-on-write in memory"]["status"] == "weaker"
         assert found["copy-on-write on disk"]["status"] == "ok"
+
+
+APPARMOR = """
+mount -t securityfs securityfs /sys/kernel/security
+cp -r /ubuntu/etc/apparmor.d /ubuntu/etc/apparmor /etc/
+P="/ubuntu/usr/lib64/ld-linux-x86-64.so.2 --library-path /ubuntu/usr/lib/x86_64-linux-gnu /ubuntu/sbin/apparmor_parser"
+$P -r /etc/apparmor.d/unprivileged_userns
+echo 1 > /proc/sys/kernel/apparmor_restrict_unprivileged_userns
+export HOME=/home/u
+$USER python3 -m saggar doctor --json > /tmp/before.json
+echo "before $?"
+$USER python3 -m saggar run --workspace :none -- id -u; echo "run before $?"
+python3 - <<'E'
+import json
+remedies = [f["remedy"] for f in json.load(open("/tmp/before.json"))["findings"] if "apparmor_parser" in f["remedy"]]
+text = remedies[0]
+open("/etc/apparmor.d/saggar", "w").write(text[text.index("abi <abi"):].partition("\\n(this")[0] + "\\n")
+E
+$P -r /etc/apparmor.d/saggar
+$USER python3 -m saggar doctor --json > /tmp/after.json
+echo "after $?"
+$USER python3 -m saggar run --workspace :none -- id -u; echo "run after $?"
+"""
+
+
+@pytest.mark.skipif(
+    not os.path.isdir(os.environ.get("SAGGAR_GUEST_UBUNTU", "")),
+    reason="SAGGAR_GUEST_UBUNTU does not name a directory with `kernel` (linux-image, linux-modules) and `root` (apparmor, libc6)",
+)
+def test_ubuntus_apparmor_rule_and_the_profile_that_doctor_prints() -> None:
+    """Ubuntu 24.04's own kernel, parser and `unprivileged_userns` profile: refused before the one root step, well after."""
+    base = os.environ["SAGGAR_GUEST_UBUNTU"]
+    work = tempfile.mkdtemp(prefix="saggar-guest-", dir="/var/tmp")
+    try:
+        ubuntu = build(work, kernel=f"{base}/kernel", options="security=apparmor", trees={"/ubuntu": f"{base}/root"})
+        _, said = ubuntu.run(SETUP + APPARMOR, timeout_s=600)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    lines = said.splitlines()
+    assert any(line.endswith("before 4") for line in lines), said[-4000:]
+    assert "run before 4" in lines
+    # once: the command ran after the step only
+    assert lines[lines.index("run before 4") + 1 :] == ["after 0", "1000", "run after 0"], said[-4000:]
+    assert lines.count("1000") == 1
+    assert "cause:  AppArmor takes the capabilities" in said

@@ -10,7 +10,7 @@ EPERM, ENOSPC, ENOSYS = 1, 28, 38
 @pytest.mark.parametrize(
     ("facts", "errno", "cause", "remedy"),
     [
-        (Facts(apparmor="1", python="/opt/s/bin/python3", bwrap="/opt/s/bwrap"), EPERM, "AppArmor", "apparmor_parser -r"),
+        (Facts(apparmor="1", python="/opt/s/bin/python3"), EPERM, "AppArmor", "apparmor_parser -r"),
         (Facts(clone="0", apparmor="1"), EPERM, "unprivileged_userns_clone` is 0", "sysctl -w kernel.unprivileged_userns_clone=1"),
         (Facts(user_max="0"), EPERM, "max_user_namespaces` is 0", "sysctl -w user.max_user_namespaces=15000"),
         (Facts(), ENOSPC, "user.max_user_namespaces", "sysctl -w user.max_user_namespaces=15000"),
@@ -37,20 +37,17 @@ def test_bubblewrap_has_no_errno_of_its_own() -> None:
     assert "unprivileged_userns_clone" in found.cause
 
 
-def test_the_apparmor_profile_names_the_real_programs() -> None:
-    text = apparmor_profile("/opt/s/bin/python3.11", "/opt/s/bwrap")
-    assert text == (
+def test_the_apparmor_profile_names_the_real_program() -> None:
+    assert apparmor_profile("/opt/s/bin/python3.11") == (
         "abi <abi/4.0>,\ninclude <tunables/global>\n\n"
         'profile saggar-python "/opt/s/bin/python3.11" flags=(unconfined) {\n'
-        "  userns,\n  include if exists <local/saggar-python>\n}\n\n"
-        'profile saggar-bwrap "/opt/s/bwrap" flags=(unconfined) {\n'
-        "  userns,\n  include if exists <local/saggar-bwrap>\n}\n"
+        "  userns,\n  include if exists <local/saggar-python>\n}\n"
     )
 
 
 def test_a_shared_interpreter_is_warned_of() -> None:
-    shared = diagnose("userns", EPERM, "no", Facts(apparmor="1", python="/usr/bin/python3.12", bwrap="/x/bwrap"))
-    own = diagnose("userns", EPERM, "no", Facts(apparmor="1", python="/opt/s/bin/python3.12", bwrap="/x/bwrap"))
+    shared = diagnose("userns", EPERM, "no", Facts(apparmor="1", python="/usr/bin/python3.12"))
+    own = diagnose("userns", EPERM, "no", Facts(apparmor="1", python="/opt/s/bin/python3.12"))
     assert "--copies" in shared.remedy
     assert "--copies" not in own.remedy
 
