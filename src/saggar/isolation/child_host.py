@@ -20,6 +20,7 @@ from saggar.isolation import syscalls_host as sys_
 from saggar.isolation import wire_host as wire
 from saggar.isolation.bwrap_argv import GID, SCRATCH, SECCOMP_FD, STAGE, STATUS_FD, UID
 from saggar.isolation.netns_host import open_listeners, own_every_address
+from saggar.isolation.rootfs import SYSTEM
 from saggar.isolation.workspace_mount_host import clone_layers, clone_tree, mount_workspace, own_inodes
 
 TYPE_CHECKING = False
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 #: Descriptors for bubblewrap start here, clear of the streams and of what it opens itself.
 _FIRST_FD = 10
 _HIGH_FD = 512
+#: What bubblewrap binds from, and what it needs itself.
+_SYSTEM = (*SYSTEM, "/etc", "/proc", "/dev")
 #: Directories that a cell shows nothing of, so that they may be covered while it is built.
 _PLACES = ("/sys", "/mnt", "/media", "/srv", "/boot")
 #: bubblewrap reads at most 9000 arguments when some come over a descriptor.
@@ -184,11 +187,15 @@ def _become(  # noqa: PLR0917  # one caller, above
     step.name = "stage"
     clones = [fds[i] for i in request["clones"]] if request["ids"] is not None else _clone(request)
     place = _first_place(request["workspace"])
-    scratch, shared = _stage(request, clones, place)
+    sys_.mount("saggar", place, "tmpfs", sys_.MS_NOSUID | sys_.MS_NODEV, "size=1m,mode=0755")
+    stage = place + STAGE
+    os.mkdir(stage, 0o755)
+    scratch, shared = _stage(request, clones, stage)
     step.name = "workspace"
-    mounted = mount_workspace(request["workspace"], workspace_fds, f"{place}/ws")
+    mounted = mount_workspace(request["workspace"], workspace_fds, f"{stage}/ws")
     mounted.shared = mounted.shared or shared
-    sys_.mount(place, STAGE, "", sys_.MS_MOVE)
+    step.name = "root"
+    _leave_host(place)
     _report(request, step.control, scratch, mounted, sockets, left_out)
     step.name = "limits"
     # the launcher put us under the limits meanwhile, which may take an RCU grace period
@@ -332,6 +339,27 @@ def _first_place(workspace: dict[str, Any]) -> str:
         if os.path.isdir(place) and not any((path + "/").startswith(place + "/") for path in needed):
             return place
     raise OSError(2, "no directory to build the cell in: this system has neither /sys nor /mnt")
+
+
+def _leave_host(place: str) -> None:
+    """Make `place` the root of this mount namespace: what bubblewrap needs of the system, the stage, and nothing else of the host.
+
+    bubblewrap reads its whole mount table again for every mount it makes, so a short one is faster by a third besides.
+    """
+    for path in _SYSTEM:
+        try:
+            link = os.readlink(path)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            os.mkdir(place + path, 0o755)
+            tree = sys_.open_tree(path)
+            sys_.move_mount(tree, place + path)
+            os.close(tree)
+        else:
+            os.symlink(link, place + path)
+    os.chdir(place)
+    sys_.pivot_root_here()
 
 
 def _stage(request: dict[str, Any], clones: Sequence[int], stage: str) -> tuple[int, bool]:

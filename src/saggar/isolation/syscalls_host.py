@@ -57,6 +57,7 @@ MOUNT_ATTR_IDMAP = 0x0010_0000
 _CLONE_INTO_CGROUP = 0x2_0000_0000
 _SIGCHLD = 17
 _NR_CLONE3 = 435
+_NR_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _NR_OPEN_TREE = 428
 _NR_MOVE_MOUNT = 429
 _NR_MOUNT_SETATTR = 442
@@ -133,6 +134,19 @@ def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -
 
 def umount(target: str, flags: int = MNT_DETACH) -> None:
     _check(_umount2(os.fsencode(target), flags), "umount2")
+
+
+def pivot_root_here() -> None:
+    """Make the current directory, a mount of its own, the root, and let the old root go with everything below it.
+
+    pivot_root(2) with both names the same: the old root ends up mounted over the new one, where umount2 finds it.
+    """
+    number = _NR_PIVOT_ROOT.get(os.uname().machine)
+    if number is None:
+        raise OSError(38, "pivot_root: no number for this architecture")
+    _check(_syscall(_Long(number), b".", b"."), "pivot_root")
+    umount(".")
+    os.chdir("/")
 
 
 def prctl(option: int, value: int | bytes = 0) -> None:
