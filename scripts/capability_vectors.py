@@ -142,6 +142,7 @@ CONSTRAINTS = [
     _url("b.api.example.com", "/**"),
     _url("api.example.org", "/**"),
     _url("localhost", "/**"),
+    _url("x.i.example.com", "/**"),
     _url("api.example.com", "/a"),
     _url("api.example.com", "/b"),
     _url("api.example.com", "/a/*"),

@@ -87,10 +87,10 @@ def _cidr(child: Cidr, parent: Cidr) -> bool:
 def _url(child: UrlMatch, parent: UrlMatch) -> bool:
     if child.scheme != parent.scheme or child.port != parent.port:
         return False
-    if child.host != parent.host:
-        label, dot, rest = child.host.partition(".")
-        if not parent.host.startswith("*.") or label == "*" or not dot or rest != parent.host[2:]:
-            return False
+    # one more label than a wildcard's own name; another wildcard has another name behind its star
+    beneath = parent.host.startswith("*.") and child.host.partition(".")[2] == parent.host[2:]
+    if child.host != parent.host and not beneath:
+        return False
     base, mode = child.split()
     outer, outer_mode = parent.split()
     stem = outer if outer.endswith("/") else outer + "/"
@@ -100,7 +100,7 @@ def _url(child: UrlMatch, parent: UrlMatch) -> bool:
         return base == outer or base.startswith(stem)
     rest = base.removeprefix(stem)
     if mode == "exact":
-        return base.startswith(stem) and bool(rest) and "/" not in rest
+        return bool(rest) and "/" not in rest  # a path that does not begin with the stem keeps its first slash
     return mode == "child" and base == outer
 
 
