@@ -381,12 +381,10 @@ class Requests(ClientEnd):
             self.state = BODY
             self.deadline = self.loop.time() + BODY_S
             self._continue()
-            if self.buffer:
-                # head and the first of the body in one record
-                self._take_ahead()
-            else:
+            if not self.buffer and not self.eof:
                 self._flush_up()
-                self.resume()
+            # else head and the first of the body in one record
+            self._take_ahead()
             return
         self._done_up = True
         self.state = WAIT
@@ -404,7 +402,10 @@ class Requests(ClientEnd):
         ahead, self.buffer = self.buffer, b""
         if ahead:
             self._body(ahead)
-        if self.state in (BODY, COLLECT) and (self.upstream is None or not self.upstream.pending):
+        if self.state in (BODY, COLLECT) and self.eof:
+            # it ended while we dialled: the request can never be whole
+            self.depart()
+        elif self.state in (BODY, COLLECT) and (self.upstream is None or not self.upstream.pending):
             self.resume()
 
     # the body

@@ -901,3 +901,27 @@ def test_names_under_a_wildcard_do_not_grow_the_broker(monkeypatch):
             future = asyncio.run_coroutine_threadsafe(rig.termination.server_context(f"n{i}.wild.test"), rig.loop)
             future.result(10)
         assert rig.call(lambda: len(rig.termination._servers)) == 2
+
+
+def test_client_that_ends_while_we_dial_leaves_nothing():
+    with Rig(ok(), BEARER) as rig:
+        gate = threading.Event()
+        real = rig.port.dialer.dial
+
+        async def slow(request):
+            import asyncio
+
+            while not gate.is_set():  # noqa: ASYNC110  # the gate is another thread's
+                await asyncio.sleep(0.01)
+            return await real(request)
+
+        rig.port.dialer.dial = slow
+        for part in (b"", b"x" * 10):
+            gate.clear()
+            conn = rig.connect()
+            conn.sendall(get(b"/a", auth(rig), b"Content-Length: 100", method=b"POST") + part)
+            wait_for(lambda: rig.call(lambda: [c for c in rig.termination.clients if c.task is not None]))
+            conn.shutdown(socket.SHUT_WR)
+            wait_for(lambda: rig.call(lambda: [c for c in rig.termination.clients if c.eof]))
+            gate.set()
+            wait_for(lambda: not rig.call(lambda: len(rig.termination.clients)))
