@@ -1,9 +1,15 @@
-"""A process in a real cell: it reaches the gateway by the socket that it was shown, and no other part of the session."""
+"""A process in a real cell: it reaches the gateway by its own streams, and no other part of the session.
+
+No Unix socket of the host's is reachable from a cell, whatever directory is shown (docs/WORKSPACE.md); the host side carries each
+request from the command's output to the gateway's socket, and the answer back.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import struct
 import time
 
 import pytest
@@ -19,19 +25,26 @@ from saggar.testing.capability_desk import send_email
 
 WORKER = """
 import json, os, socket, struct, sys
-given = json.loads(sys.stdin.read())
 out = {}
 
-def ask(message, path):
+def send(message):
     body = json.dumps(message, separators=(",", ":"), sort_keys=True).encode()
+    sys.stdout.buffer.write(struct.pack(">I", len(body)) + body)
+    sys.stdout.buffer.flush()
+
+def receive():
+    (size,) = struct.unpack(">I", sys.stdin.buffer.read(4))
+    return json.loads(sys.stdin.buffer.read(size)) if size else None
+
+def ask(message):
+    send(message)
+    answer = receive()
+    return answer["status"] if answer else "closed"
+
+def connect(path):
     with socket.socket(socket.AF_UNIX) as s:
-        s.settimeout(10)
         s.connect(path)
-        s.sendall(struct.pack(">I", len(body)) + body)
-        head = s.recv(4)
-        if not head:
-            return "closed"
-        return json.loads(s.recv(65536))["status"]
+    return "connected"
 
 def attempt(name, function):
     try:
@@ -39,16 +52,18 @@ def attempt(name, function):
     except OSError as e:
         out[name] = type(e).__name__
 
+given = receive()
 good = given["good"]
-attempt("good", lambda: ask(good, given["gateway"]))
-attempt("replayed", lambda: ask(good, given["gateway"]))
-attempt("other recipient", lambda: ask(good | {"args": good["args"] | {"to": "eve@evil.example"}}, given["gateway"]))
-attempt("without proof", lambda: ask({k: v for k, v in good.items() if k != "proof"}, given["gateway"]))
+attempt("good", lambda: ask(good))
+attempt("replayed", lambda: ask(good))
+attempt("other recipient", lambda: ask(good | {"args": good["args"] | {"to": "eve@evil.example"}}))
+attempt("without proof", lambda: ask({k: v for k, v in good.items() if k != "proof"}))
+attempt("gateway's socket", lambda: connect(given["gateway"]))
 attempt("run directory", lambda: os.listdir(given["run"]))
 attempt("audit log", lambda: open(given["run"] + "/audit.jsonl").read(1))
 attempt("approvals", lambda: open(given["run"] + "/approvals.jsonl", "a").write("x"))
 attempt("approval socket", lambda: os.stat(given["run"] + "/approvals.sock"))
-print(json.dumps(out))
+send({"out": out})
 """
 
 
@@ -63,6 +78,36 @@ def state(tmp_path, monkeypatch):
     for name in os.listdir(shown):
         os.unlink(os.path.join(shown, name))
     os.rmdir(shown)
+
+
+async def frame(reader):
+    """One message with its length, empty where the other side closed."""
+    try:
+        head = await reader.readexactly(4)
+        return head + await reader.readexactly(struct.unpack(">I", head)[0])
+    except asyncio.IncompleteReadError:
+        return b""
+
+
+async def forward(message, path):
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(message)
+    answer = await frame(reader)
+    writer.close()
+    return answer or struct.pack(">I", 0)
+
+
+async def converse(policy, given, path):
+    """Run the worker and carry its requests; what it saw."""
+    async with await saggar.spawn(["python3", "-I", "-S", "-c", WORKER], policy, timeout_s=60) as process:
+        body = json.dumps(given).encode()
+        process.stdin.write(struct.pack(">I", len(body)) + body)
+        while message := await frame(process.stdout):
+            said = json.loads(message[4:])
+            if "out" in said:
+                return said["out"]
+            process.stdin.write(await forward(message, path))
+        raise AssertionError((await process.stderr.read()).decode())
 
 
 def test_a_cell_reaches_the_gateway_and_nothing_else(state, tmp_path):
@@ -83,19 +128,17 @@ def test_a_cell_reaches_the_gateway_and_nothing_else(state, tmp_path):
             }
             assert os.path.exists(given["run"] + "/approvals.sock")
             policy = Policy(isolation=IsolationPolicy(read=(state,)), workspace=WorkspacePolicy(mode="none"))
-            result = saggar.run_sync(
-                ["python3", "-I", "-S", "-c", WORKER], policy, input=json.dumps(given).encode(), timeout_s=60
-            )
+            seen = asyncio.run(converse(policy, given, server.path))
         finally:
             server.close()
-        assert result.exit_code == 0, result.stderr.decode()
         with open(session.audit.path) as f:
             records = [json.loads(line) for line in f]
-    assert json.loads(result.stdout) == {
+    assert seen == {
         "good": "done",
         "replayed": "denied",
         "other recipient": "denied",
         "without proof": "closed",
+        "gateway's socket": "ConnectionRefusedError",
         "run directory": "FileNotFoundError",
         "audit log": "FileNotFoundError",
         "approvals": "FileNotFoundError",
