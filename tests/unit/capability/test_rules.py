@@ -521,6 +521,11 @@ class TestTrifecta:
         got = found(SEND, MAIL, "send:email[to=bob@acme.com]", {"subject": L(), "body": L()}, BOTH)
         assert [f.rule for f in got] == ["builtin.trifecta"]
 
+    def test_an_untracked_argument_does_not_wash_a_tracked_one(self):
+        labels = {"subject": L("untrusted", frozenset({"bob@acme.com"}))}  # body comes after it, and nobody tracked it
+        got = found(SEND, MAIL, "send:email[to=bob@acme.com]", labels, Flow())
+        assert [f.rule for f in got] == ["builtin.trifecta"]
+
     def test_arguments_that_are_absent_do_not_count(self):
         labels = {"to": L(), "body": L(), "subject": L()}
         assert found(SEND, MAIL, "send:email[to=bob@acme.com, cc=*]", labels, BOTH) == []
