@@ -90,6 +90,9 @@ def test_our_own_slot_is_passed_over():
         "xoxb-1-2",
         "glpat-x",
         "AIzaSyA0123456789abcdefghij",
+        "realtime, openai-insecure-api-key.sk-abcdefghijklmnop1234",
+        "k=ghp_0123456789abcdefghij",
+        '{"a": "AKIAIOSFODNN7EXAMPLE"}',
     ],
 )
 def test_issued_formats_are_known(value):
@@ -110,3 +113,12 @@ def test_response_side():
     assert response_header_passes(b"set-cookie", bound=False)
     assert not response_header_passes(b"set-cookie", bound=True)
     assert response_header_passes(b"location", bound=True)
+
+
+def test_hostile_values_stay_linear():
+    import time
+
+    started = time.process_time()
+    for value in ("eyJ" * 5000, "eyJaaaaaaaa." * 1300, "sk-" * 5000, ".sk-a" * 3000, "AKIA" * 4000):
+        looks_like_key.__wrapped__(value)
+    assert time.process_time() - started < 0.5

@@ -329,6 +329,8 @@ def _credentials() -> list[Attack]:
         "organisation": b"OpenAI-Organization: org-attacker",
         "a key under any name": b"X-Anything: " + key,
         "a bearer under any name": b"X-Anything: Bearer abc",
+        "a key in a WebSocket's protocol": b"Sec-WebSocket-Protocol: realtime, openai-insecure-api-key." + key,
+        "a key inside a value": b"X-Anything: a=1; k=" + key,
         "a JWT under any name": b"X-Anything: eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.x",
     }
     found += [
