@@ -4,7 +4,31 @@ import shutil
 import tempfile
 import time
 
+import hypothesis
 import pytest
+
+# a machine that is busy with something else is no failure; pytest-timeout bounds a test
+hypothesis.settings.register_profile("saggar", deadline=None)
+hypothesis.settings.load_profile("saggar")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _close_what_is_dropped():
+    """Tests drop state directories, runs and logs by the thousand; a descriptor above 1023 is beyond `select`."""
+    from saggar.audit.read_host import LogReader
+    from saggar.audit.sink_host import AuditLog
+    from saggar.isolation.state_host import RunDir, State
+
+    def let_go(self):
+        try:
+            self.close()
+        except (AttributeError, OSError):
+            pass  # half made, or closed by number
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (State, RunDir, AuditLog, LogReader):
+            patch.setattr(kind, "__del__", let_go, raising=False)
+        yield
 
 
 def pytest_addoption(parser):

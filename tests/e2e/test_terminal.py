@@ -38,6 +38,8 @@ class Shell:
             os.chdir(work)
             os.execve(BASH, ["bash", "--norc", "--noprofile", "-i"], environment)
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 97, 0, 0))
+        self.readable = select.poll()
+        self.readable.register(self.fd, select.POLLIN)
         self.wait(b"PROMPT> ")
         self.send(f'saggar() {{ {sys.executable} -m saggar "$@"; }}\n')
         self.wait(b"PROMPT> ")
@@ -50,7 +52,7 @@ class Shell:
         until = time.monotonic() + timeout
         while pattern not in self.seen:
             left = until - time.monotonic()
-            if left <= 0 or not select.select([self.fd], [], [], left)[0]:
+            if left <= 0 or not self.readable.poll(left * 1000):
                 raise AssertionError(f"never saw {pattern!r} in {self.seen!r}")
             try:
                 self.seen += os.read(self.fd, 65536)

@@ -61,9 +61,11 @@ class Terminal:
 def read_line(fd: int, deadline: float, clock: Callable[[], float]) -> str | None:
     """One line, or None at the deadline or end of file."""
     data = b""
+    readable = select.poll()  # `select` itself takes no descriptor above 1023
+    readable.register(fd, select.POLLIN)
     while b"\n" not in data and b"\r" not in data:
         left = deadline - clock()
-        if left <= 0 or not select.select([fd], [], [], left)[0]:
+        if left <= 0 or not readable.poll(left * 1000):
             return None
         piece = os.read(fd, 256)
         if not piece or len(data) > 4096:

@@ -58,4 +58,6 @@ class LogReader:
 
     def close(self) -> None:
         """Give the descriptor back."""
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
