@@ -19,7 +19,7 @@ IMPURE = {
     "selectors", "shutil", "signal", "socket", "socketserver", "ssl", "subprocess", "tempfile", "threading", "urllib.request", "uvloop",
 }  # fmt: skip
 #: what calls tools has to await and to count under a lock; neither is input or output
-EXCEPTIONS = {"capability/gateway.py": {"asyncio", "threading"}, "capability/steps.py": {"asyncio"}}
+EXCEPTIONS = {"capability/gateway.py": {"asyncio", "threading"}}
 
 
 def modules():

@@ -58,7 +58,10 @@ def findings(
     grant: Grant,
     flow: Flow,
 ) -> Iterator[Finding]:
-    """Every built-in rule that asks about this call, in the order of `BUILTIN_RULES`."""
+    """Every built-in rule that asks about this call, in the order of `BUILTIN_RULES`.
+
+    grant: the root of the token's chain, which the policy's author wrote; not what a holder narrowed it to.
+    """
     limits = dict(grant.constraints)
     yield from _authority(declaration, args, labels, limits)
     yield from _readers(declaration, args, labels)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from saggar.capability.declare import Tool
 from saggar.capability.gateway import Gateway
-from saggar.capability.grant import compile_capability
+from saggar.capability.grant import Grant, compile_capability
 from saggar.capability.keys import PrivateKey
 from saggar.capability.mint import Issuer
 from saggar.capability.rule import Rule
@@ -95,10 +95,11 @@ class Purse:
     __slots__ = ("_born", "_capabilities", "_clock", "_gateway", "_text", "_ttl_s")
 
     def __init__(
-        self, gateway: Gateway, capabilities: Sequence[str], *, ttl_s: int = 60, clock: Clock | None = None
+        self, gateway: Gateway, capabilities: Sequence[str | Grant], *, ttl_s: int = 60, clock: Clock | None = None
     ) -> None:
         """Raises `UsageError` at once where a capability fits no tool."""
-        self._capabilities = gateway.grants(capabilities)
+        grants = [g for g in capabilities if isinstance(g, Grant)]
+        self._capabilities = (*grants, *gateway.grants(t for t in capabilities if isinstance(t, str)))
         self._gateway = gateway
         self._clock = clock or SystemClock()
         self._ttl_s = ttl_s

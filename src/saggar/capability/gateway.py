@@ -22,8 +22,9 @@ from saggar.capability.budget import Account, Ledger, amount_of
 from saggar.capability.builtin import Flow
 from saggar.capability.call import BadCall, Call, prepare
 from saggar.capability.card import question_for
-from saggar.capability.constraint import Exact
 from saggar.capability.declare import Tool
+from saggar.capability.exact import exactly
+from saggar.capability.finish_host import finished
 from saggar.capability.grant import Grant, compile_capability
 from saggar.capability.mint import DEFAULT_TTL_S, Issuer, Random
 from saggar.capability.past import Past
@@ -37,7 +38,6 @@ from saggar.capability.steps import (
     Sink,
     answer_record,
     declared,
-    finished,
     granted,
     granting,
     misfit,
@@ -297,7 +297,7 @@ class Gateway:
         held = granting(verified, call)
         if isinstance(held, Decision):
             return held
-        verdict = self._ruled(call, held.grant, asked.labels)
+        verdict = self._ruled(call, held.root, asked.labels)
         accounts = self._accounts(call, held)
         if verdict.decision.effect != DENY:
             with self._lock:
@@ -367,7 +367,7 @@ class Gateway:
         come with the commit. What was approved is what was asked for, and no reason that came up since."""
         name, args = judged.call.declaration.name, judged.call.args
         token = judged.token
-        now = self._ruled(judged.call, judged.held.grant, judged.labels)
+        now = self._ruled(judged.call, judged.held.root, judged.labels)
         if now.decision.effect == DENY:
             return self._denied(now.decision, name, args, call_id=judged.call_id)
         if not set(now.asks) <= set(judged.verdict.asks):
@@ -389,8 +389,7 @@ class Gateway:
             raise UsageError("this gateway has no issuer")
         if self._verifier.revocations.covers(judged.token):
             raise Denied(refusal("revoked"))
-        exact = tuple(sorted((name, Exact(value)) for name, value in judged.call.args.items()))
-        grant = replace(judged.held.grant, constraints=exact)
+        grant = exactly(judged.held.grant, judged.call.args)
         return self._issuer.mint_local([grant], subject=judged.token.subject, max_depth=0)
 
     def _commit(self, judged: Judged) -> Judged | Outcome:

@@ -89,7 +89,7 @@ def report(records: Iterable[Mapping[str, Any]], task: str = "") -> Report:
         task = task or record.get("task", "")
         if kind == "capability.tools":
             tools.update(detail["tools"])
-        elif kind == "capability.granted":
+        elif kind == "capability.granted" and record.get("reason") != "narrowed":
             granted.update(dict.fromkeys(c["text"] for c in detail["capabilities"]))
             granted_tools |= {c["tool"] for c in detail["capabilities"]}
         elif kind == "capability.intent":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from saggar.audit.canonical import encode_text
+from saggar.audit.canonical import MAX_INTEGER, encode, encode_text
 from saggar.capability.call import Call
 from saggar.core.errors import ParseError
 from saggar.core.tool import ToolDeclaration
@@ -24,16 +24,21 @@ def argument_record(declaration: ToolDeclaration, args: dict[str, Any]) -> dict[
         if argument.name not in args:
             continue
         value = args[argument.name]
-        if value is None or type(value) in (bool, int):
+        if value is None or type(value) is bool or (type(value) is int and abs(value) <= MAX_INTEGER):
             out[argument.name] = value
         elif argument.role in _HIDDEN:
             out[argument.name] = _digest(value)
-        elif type(value) is str and len(value) <= MAX_VALUE:
-            out[argument.name] = value
         else:
-            text = _text(value)
-            out[argument.name] = value if len(text) <= MAX_VALUE else _digest(value)
+            out[argument.name] = value if _fits(value) else _digest(value)
     return out
+
+
+def _fits(value: Any) -> bool:
+    """Short, and something that the log's canonical JSON can say: a refused call may hold anything."""
+    try:
+        return len(value if type(value) is str else encode_text(value)) <= MAX_VALUE and bool(encode(value))
+    except ParseError:
+        return False
 
 
 def _digest(value: Any) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -129,17 +127,6 @@ def declared(declaration: ToolDeclaration) -> dict[str, Any]:
 
 def granted(grant: Grant) -> dict[str, str]:
     return {"tool": grant.tool, "text": grant.to_text()}
-
-
-def finished(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """An async body's result for a caller who does not await. Within a running loop it runs in a thread of its own, and
-    the loop waits: `acall` is for those who would rather not."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result()
 
 
 def revived(tool: Tool, args: Mapping[str, Any]) -> dict[str, Any]:

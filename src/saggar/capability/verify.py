@@ -45,12 +45,16 @@ def refusal(reason: str, **detail: object) -> Decision:
 class HeldGrant:
     """A leaf's grant with what it stands under: account and budget of itself and each ancestor.
 
+    root: what the issuer granted. What a holder narrowed it to bounds the call; it says nothing of what the policy's
+    author meant, since the holder wrote it, maybe after reading what an attacker wrote.
+
     A root's account is named after the grant, not the token: minting the same capability afresh every minute must not
     fill its budget up again. A child's is its token's own.
     """
 
     grant: Grant
     charges: tuple[tuple[tuple[str, ...], Budget], ...]
+    root: Grant
 
 
 class VerifiedToken:
@@ -211,7 +215,7 @@ class Verifier:
             raise Denied(refusal("cross_task", task=leaf.task))
         if root.expires - root.not_before > MAX_TTL_S or root.depth != 0 or root.parent:
             raise Denied(refusal("root_form"))
-        grants = tuple(HeldGrant(g, ((("grant", grant_key(g)), g.budget),)) for g in root.grants)
+        grants = tuple(HeldGrant(g, ((("grant", grant_key(g)), g.budget),), g) for g in root.grants)
         for above, below in zip(token.blocks, token.blocks[1:], strict=False):
             grants = _attenuated(above, below.claims, grants)
         deadline = self._minted.deadline(root.jti, leaf.expires)
@@ -271,5 +275,5 @@ def _attenuated(above: Block, child: Claims, held: tuple[HeldGrant, ...]) -> tup
         under = next((h for h in held if narrower_grant(grant, h.grant)), None)
         if under is None:
             raise Denied(refusal("widened", jti=child.jti, what=grant.to_text()))
-        out.append(HeldGrant(grant, (*under.charges, (("token", child.jti, str(i)), grant.budget))))
+        out.append(HeldGrant(grant, (*under.charges, (("token", child.jti, str(i)), grant.budget)), under.root))
     return tuple(out)

@@ -18,9 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from saggar.approval.review_host import Channel
-from saggar.capability.constraint import Exact
 from saggar.capability.declare import Tool
-from saggar.capability.grant import Grant
 from saggar.capability.rule import Rule
 from saggar.core.decision import DENY
 from saggar.core.errors import LimitExceeded, ParseError, PeerError, UsageError
@@ -36,6 +34,7 @@ from saggar.plan.provenance import Event
 from saggar.plan.step import Plan
 from saggar.plan.worker import Planner, Worker
 from saggar.policy.model import Policy
+from saggar.runtime.one_call_host import OneCall
 from saggar.runtime.tools_host import ToolSession
 
 JOURNAL = "plan-{n}.journal"
@@ -66,26 +65,6 @@ class NobodyToAsk:
 
     def answer(self, key: str, question: str, options: tuple[str, ...], suggest: str) -> str | None:  # noqa: ARG002
         return None
-
-
-@dataclass(slots=True)
-class _OneCall:
-    """Mints the capability of one call: every argument exact, 60 seconds, within what the session has (I3)."""
-
-    tools: ToolSession
-    held: tuple[Grant, ...]
-    declarations: Mapping[str, ToolDeclaration]
-
-    def mint(self, tool: str, args: Mapping[str, Any], ttl_s: float) -> str:
-        declaration = self.declarations[tool]
-        whole = {a.name: args.get(a.name, a.default) for a in declaration.arguments}
-        for grant in self.held:
-            if grant.refuses(declaration, whole) == ("", ""):
-                limits = tuple(sorted((name, Exact(value)) for name, value in whole.items()))
-                exact = Grant(tool, declaration.digest, grant.operation, grant.resource, limits, grant.budget)
-                return self.tools.gateway.token([exact], ttl_s=int(ttl_s), subject="plan")
-        # nothing that the session has allows this call; the gateway says so, with its own reason
-        return self.tools.token()
 
 
 @dataclass(slots=True)
@@ -187,7 +166,7 @@ class Session:
         executor = Executor(
             tools=self.declarations,
             gateway=self.tools.gateway,
-            capabilities=_OneCall(self.tools, held, self.declarations),
+            capabilities=OneCall(self.tools, held),
             worker=self.worker,
             approver=self.tools.approver,
             person=self.person,

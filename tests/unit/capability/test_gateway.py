@@ -364,6 +364,12 @@ class TestApproval:
         assert desk.gateway.call(token, "send_email", MAIL).done
         assert desk.gateway.call(token, "send_email", MAIL).decision.reason == "expired"
 
+    def test_a_long_body_outlasts_its_token_too(self):
+        slow = ScriptedApprover(approve)
+        desk, _, clock, token = self.tainted(approver=slow)
+        slow.answer = lambda q: (clock.advance(120), approve(q))[1]
+        assert desk.gateway.call(token, "send_email", MAIL | {"body": "x" * 200_000}).done
+
     def test_a_task_revoked_while_a_human_thinks_stays_revoked(self):
         slow = ScriptedApprover(approve)
         desk, _log, clock, token = self.tainted(approver=slow)

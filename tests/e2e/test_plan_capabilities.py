@@ -1,0 +1,180 @@
+"""A session's capabilities bound all of its plans' calls together, and are judged as their author wrote them."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+
+import pytest
+
+import saggar
+from saggar.capability.rule import Rule
+from saggar.core.approval import Answer
+from saggar.core.tool import FieldLabel
+from saggar.plan.worker import ScriptedPlanner, ScriptedWorker
+from saggar.runtime.one_call_host import OneCall
+from saggar.runtime.tools_host import ToolSession
+
+RECORD = FieldLabel("system", readers="*", private=False)
+#: the plan wall and the irreversible effect ask as well; here it is the grants that are tried
+FREE = ("builtin.destructive", "builtin.readers", "builtin.trifecta")
+
+
+class Reviewer:
+    def __init__(self, kind="approved"):
+        self.kind = kind
+        self.cards = []
+
+    def ask(self, question, timeout_s):
+        self.cards.append(question)
+        return Answer(self.kind, question.args_hash, reviewer="test", reviewer_class="human")
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch):
+    path = tmp_path / "state"
+    monkeypatch.setenv("SAGGAR_STATE_DIR", str(path))
+    return path
+
+
+@pytest.fixture
+def calls():
+    return []
+
+
+@pytest.fixture
+def tools(calls):
+    @saggar.tool("read:inbox", effect="read", labels={"#": RECORD, "[]#": RECORD})
+    def read_inbox() -> list[dict[str, str]]:
+        calls.append(("read_inbox",))
+        return [{"body": "the account is 666"}]
+
+    @saggar.tool("send:email", effect="egress", roles={"to": "recipient", "body": "content"})
+    def send_email(to: str, body: str) -> str:
+        calls.append(("send", to, body))
+        return "sent"
+
+    @saggar.tool("pay:bank", effect="pay", roles={"to": "recipient", "amount": "amount"})
+    def pay(to: str, amount: Decimal) -> str:
+        calls.append(("pay", to, str(amount)))
+        return "paid"
+
+    @saggar.tool("read:acct", effect="read", roles={"acct": "target"})
+    def acct(acct: str) -> str:
+        calls.append(("acct", acct))
+        return "100"
+
+    @saggar.tool("write:count", effect="write", roles={"n": "content"}, reversible=True)
+    def count(n: int) -> str:
+        calls.append(("count", n))
+        return "counted"
+
+    @saggar.tool("read:file", effect="read", labels={"": RECORD})
+    def read_file() -> str:
+        return "x" * 200_000
+
+    return [read_inbox, send_email, pay, acct, count, read_file]
+
+
+def run(tools, plan, capabilities, reviewer=None, worker=None, rules=None):
+    reviewer = reviewer or Reviewer()
+    with saggar.open_session(
+        tools=tools,
+        planner=ScriptedPlanner({"go": plan}),
+        worker=worker or ScriptedWorker({}),
+        capabilities=capabilities,
+        channels=[reviewer],
+        wait_s=0,
+        rules=rules,
+    ) as session:
+        answer = session.ask_sync("go")
+        return answer, reviewer, session.id
+
+
+def records(state, task):
+    with open(state / "runs" / task / "audit.jsonl") as f:
+        return [json.loads(line) for line in f]
+
+
+def refused(state, task):
+    return [r["reason"] for r in records(state, task) if r["kind"] == "capability.decision"]
+
+
+def allows(*tools):
+    return [Rule(f"allow.{t}", "allow", tool=t, accepts=FREE) for t in tools]
+
+
+def test_a_count_holds_over_calls_with_other_arguments(state, tools, calls):
+    plan = "\n".join(f'send_email(to="{who}@example.com", body="{who}")' for who in ("ann", "bob", "cyd"))
+    _, _, task = run(tools, plan, ["send:email[to=*@example.com, max=1]"])
+    assert calls == [("send", "ann@example.com", "ann")]
+    assert refused(state, task) == ["budget_calls", "budget_calls"]
+
+
+def test_a_count_holds_over_requests_of_one_session(state, tools, calls):
+    plans = {"a": 'send_email(to="ann@example.com", body="1")', "b": 'send_email(to="bob@example.com", body="2")'}
+    with saggar.open_session(
+        tools=tools,
+        planner=ScriptedPlanner(plans),
+        worker=ScriptedWorker({}),
+        capabilities=["send:email[to=*@example.com, max=1]"],
+        channels=[Reviewer()],
+        wait_s=0,
+    ) as session:
+        session.ask_sync("a")
+        session.ask_sync("b")
+    assert len(calls) == 1
+
+
+def test_an_amount_holds_over_calls_with_other_amounts(state, tools, calls):
+    plan = "\n".join(f'pay(to="ann", amount="{n}")' for n in (90, 91, 92))
+    _, _, task = run(tools, plan, ["pay:bank[to=*, amount=*, max_amount=100]"])
+    assert calls == [("pay", "ann", "90")]
+    assert refused(state, task) == ["budget_amount", "budget_amount"]
+
+
+def test_an_amount_that_nobody_bounded_is_asked_about(state, tools):
+    _, reviewer, _ = run(
+        tools, 'pay(to="ann@example.com", amount="5000")', ["pay:bank[to=*@example.com, amount=*]"], rules=allows("pay")
+    )
+    assert ["amount_unbounded" in card.reasons for card in reviewer.cards] == [True]
+
+
+def test_an_untrusted_object_of_a_read_is_asked_about(state, tools):
+    plan = 'found = extract(read_inbox(), {"n": "string"}, "the account")\nacct(acct=found.n)'
+    _, reviewer, _ = run(tools, plan, ["read:inbox", "read:acct[acct=*]"], worker=ScriptedWorker({"s2": {"n": "666"}}))
+    assert any("authority_untrusted" in card.reasons for card in reviewer.cards)
+
+
+def test_a_long_body_does_not_go_into_the_token(state, tools, calls):
+    plan = 'text = read_file()\nsend_email(to="ann@example.com", body=text)'
+    _, _, task = run(tools, plan, ["read:file", "send:email[to=*@example.com]"])
+    assert refused(state, task) == []
+    assert [len(body) for _, _, body in calls] == [200_000]
+
+
+ODD = ["\ud800", 2**53, -(2**53), 10**5000, [10**5000], {"a": "\ud800"}, float("nan"), {1: 2}, b"x", object()]
+
+
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+def test_a_value_that_no_token_carries_is_a_typed_refusal(state, tools, calls, value):
+    with ToolSession(tools, capabilities=["send:email[to=*@example.com]", "write:count[n=*]"], channels=[]) as held:
+        minter = OneCall(held, held.gateway.grants(held.capabilities))
+        for tool, args in [
+            ("count", {"n": value}),
+            ("send_email", {"to": "ann@example.com", "body": value}),
+            ("send_email", {"to": value, "body": ""}),
+        ]:
+            outcome = held.gateway.call(minter.mint(tool, args, 60), tool, args)
+            assert (outcome.status, calls) == ("denied", [])
+            assert outcome.decision.reason in {"type_confusion", "number_form", "surrogate", "unicode_surrogate"}
+
+
+def test_each_call_has_a_child_for_it_alone(state, tools):
+    _, _, task = run(tools, 'send_email(to="ann@example.com", body="b")', ["send:email[to=*@example.com, max=3]"])
+    granted = [r for r in records(state, task) if r["kind"] == "capability.granted"]
+    texts = [(r["reason"], r["detail"]["capabilities"][0]["text"]) for r in granted]
+    assert texts == [
+        ("minted", "send:email[body=*, to=*@example.com, max=3]"),
+        ("narrowed", 'send:email[body="b", to="ann@example.com", max=1]'),
+    ]
