@@ -189,3 +189,63 @@ def test_a_link_put_in_the_place_of_the_result_is_not_followed(saggar, tmp_path)
     )
     assert done.returncode == 0, done.stderr
     assert victim.read_text() == "untouched"
+
+
+@pytest.mark.parametrize("how", ["link", "dangling", "directory", "fifo"])
+def test_what_an_earlier_cell_left_in_the_place_of_the_result_is_not_followed(saggar, tmp_path, how):
+    victim, new = tmp_path / "victim", tmp_path / "made"
+    victim.write_text("untouched")
+    (tmp_path / "out").write_text("untouched")
+    made = {
+        "link": f"ln -s {victim} out",
+        "dangling": f"ln -s {new} out",
+        "directory": f"ln -s {tmp_path} d",
+        "fifo": "mkfifo out",
+    }[how]
+    assert saggar("run", "--workspace", ".:read-write", "--", "sh", "-c", made).returncode == 0
+    out = "d/out" if how == "directory" else "out"
+    for path in (out, str(saggar.workspace / out)):
+        done = saggar("run", "--json", path, "--workspace", f"{saggar.workspace}:read-only", "--", "true")
+        assert done.returncode == 2, done.stderr
+    assert victim.read_text() == (tmp_path / "out").read_text() == "untouched"
+    assert not new.exists()
+
+
+def test_a_result_goes_to_standard_output_and_to_files_of_the_workspace(saggar):
+    with open(saggar.workspace / "shown", "w") as shown:
+        subprocess.run(
+            [sys.executable, "-m", "saggar", "run", "--json", "/dev/stdout", "--", "true"],
+            stdout=shown,
+            cwd=saggar.workspace,
+            env={"PATH": os.environ["PATH"], "HOME": str(saggar.home), "PYTHONPATH": SRC},
+            timeout=60,
+            check=True,
+        )
+    assert json.loads((saggar.workspace / "shown").read_text())["cause"] == "exit"
+    for _ in range(2):
+        assert saggar("run", "--json", "out.json", "--", "true").returncode == 0
+    assert json.loads((saggar.workspace / "out.json").read_text())["cause"] == "exit"
+    read, write = os.pipe()
+    with open(read) as text:
+        done = saggar("run", "--json", f"/dev/fd/{write}", "--", "true", pass_fds=[write])
+        os.close(write)
+        assert (done.returncode, json.loads(text.read())["cause"]) == (0, "exit")
+
+
+@pytest.mark.parametrize("where", ["policy", "flag", "none"])
+def test_a_registry_is_asked_for_with_the_workspace_of_the_policy(saggar, tmp_path, where):
+    """The tool lies in the workspace that the policy file names, which is not the current directory."""
+    other, ran = tmp_path / "other", tmp_path / "ran"
+    place = saggar.workspace if where == "none" else other
+    other.mkdir()
+    (place / "npm").write_text(f"#!/bin/sh\ntouch {ran}\n")
+    (place / "npm").chmod(0o755)
+    file = tmp_path / "saggar.toml"
+    file.write_text(f'[workspace]\npath = "{other}"\n' if where == "policy" else "")
+    flags = {"policy": [], "flag": ["--workspace", f"{other}:read-only"], "none": ["--workspace", ":none"]}[where]
+    done = saggar(
+        "run", "--policy", str(file), *flags, "--allow", "registry:npm", "--", "true", env={"PATH": str(place)}
+    )
+    assert done.returncode == 2
+    assert b"there is none outside the workspace" in done.stderr, done.stderr
+    assert not ran.exists()

@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
 
 
 def _report(log: str) -> Report:
-    path = log if os.path.exists(log) else os.path.join(open_state(os.environ).open_run(log).path, FILE)
+    path = _path(log)
     try:
         with open(path, "rb") as f:
             lines = f.read().splitlines()
@@ -47,6 +47,16 @@ def _report(log: str) -> Report:
         return report(canonical.decode(line) for line in lines)
     except (ParseError, KeyError, TypeError) as e:
         raise UsageError(f"`{log}` is not an audit log of ours: {e}") from None
+
+
+def _path(log: str) -> str:
+    """A run's log, else a file's: a cell may have left one in the current directory under the name of a run."""
+    try:
+        return os.path.join(open_state(os.environ).open_run(log).path, FILE)
+    except UsageError:
+        if os.path.isfile(log):
+            return log
+        raise
 
 
 def _verify(path: str, lines: list[bytes]) -> None:

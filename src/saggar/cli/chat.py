@@ -33,9 +33,12 @@ def main(argv: list[str]) -> int:
 def _run(args: argparse.Namespace) -> int:
     from saggar.cli.explain import load_tools
     from saggar.plan.models import ModelPlanner, ModelWorker
+    from saggar.policy.load import refuse_inside
     from saggar.runtime.chat_host import Chat, ChatPerson
     from saggar.runtime.session_host import open_session
 
+    for file in filter(None, (args.policy, args.model_policy)):
+        refuse_inside(file, os.getcwd(), named=True)
     chat = Chat(sys.stdout, _line, assume=args.yes)
     planner, worker = _model(args, args.model), _model(args, args.worker_model or args.model)
     with open_session(

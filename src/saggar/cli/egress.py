@@ -105,10 +105,14 @@ def _print(ledger: Ledger) -> None:
         print(
             f"  {harmless(host)}:{port}  {used.count} times, {used.bytes_up} bytes up, {used.bytes_down} down  {harmless(rule)}"
         )
+    if ledger.total is not None:
+        print(f"  in all: {ledger.total.count} times, {ledger.total.bytes_up} bytes up, {ledger.total.bytes_down} down")
     print("refused:" if ledger.refused else "refused: nothing")
     for (host, port, reason), count in sorted(ledger.refused.items()):
         where = f"{harmless(host)}:{port}" if port else harmless(host) or "(no name)"
         print(f"  {where}  {reason}, {count} recorded")
+    if ledger.refused_total:
+        print(f"  in all: {ledger.refused_total}")
 
 
 def _as_json(ledger: Ledger) -> dict[str, Any]:
@@ -132,4 +136,8 @@ def _as_json(ledger: Ledger) -> dict[str, Any]:
             {"host": host, "port": port, "reason": reason, "count": count}
             for (host, port, reason), count in sorted(ledger.refused.items())
         ],
+        "total": None
+        if ledger.total is None
+        else {"count": ledger.total.count, "bytes_up": ledger.total.bytes_up, "bytes_down": ledger.total.bytes_down},
+        "refused_total": ledger.refused_total,
     }

@@ -13,7 +13,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -55,13 +54,14 @@ def main(argv: list[str]) -> int:
 def _contained(words: list[str]) -> int:
     from saggar.cli.run import main as run
 
-    with tempfile.TemporaryDirectory(prefix="saggar-learn-") as directory:
-        result = os.path.join(directory, "result.json")
-        code = run(["run", "--json", result, *words])
-        if not os.path.exists(result):
-            return code
-        with open(result) as f:
-            ident = json.load(f)["run_id"]
+    # no file: the command may be able to write where temporary ones are, and would choose the run that is told about
+    fd = os.memfd_create("saggar-learn", os.MFD_CLOEXEC)
+    with open(fd, "rb") as result:
+        code = run(["run", "--json", f"/proc/self/fd/{fd}", *words])
+        text = result.read()
+    if not text:
+        return code
+    ident = json.loads(text)["run_id"]
     records = _records(ident)
     sys.stdout.write("\n".join(egress_proposal(records)) + "\n")
     _tools(records, ident)

@@ -16,6 +16,7 @@ from saggar.plan.check import Report, check
 from saggar.plan.compile import compile_source
 from saggar.plan.provenance import Event, as_svg, as_text
 from saggar.plan.step import Plan
+from saggar.policy.file_host import open_for_writing
 
 MAX_FILE = 1 << 20
 
@@ -59,13 +60,23 @@ def _compile(args: argparse.Namespace) -> int:
 def _trace(args: argparse.Namespace) -> int:
     events = list(_events(args.run))
     if args.svg:
-        with open(args.svg, "w", encoding="utf-8") as out:
-            out.write(as_svg(events))
+        _write_svg(args.svg, as_svg(events))
     if args.json:
         sys.stdout.write(json.dumps([e.to_json() for e in events], indent=1) + "\n")
     elif not args.svg:
         sys.stdout.write(as_text(events))
     return 0
+
+
+def _write_svg(path: str, text: str) -> None:
+    try:
+        # a cell may have left a link of this name in the current directory, its workspace
+        with open(open_for_writing(path, os.getcwd()), "w", encoding="utf-8") as out:
+            if out.seekable():
+                out.truncate(0)
+            out.write(text)
+    except OSError as err:
+        raise UsageError(f"cannot write `{path}`: {err.strerror}") from None
 
 
 def _schema(_: argparse.Namespace) -> int:
@@ -107,7 +118,7 @@ def _read(file: str) -> str:
 
 def _events(run: str) -> Iterator[Event]:
     """The `plan.step` records of a run's audit log; damaged lines are for `saggar log verify` to tell."""
-    path = run if os.path.isfile(run) else f"{_run_path(run)}/audit.jsonl"
+    path = _log_path(run)
     try:
         with open(path, "rb") as log:
             for line in log:
@@ -126,10 +137,16 @@ def _record(line: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _run_path(run: str) -> str:
+def _log_path(run: str) -> str:
+    """A run's log, else a file's: a cell may have left one in the current directory under the name of a run."""
     from saggar.isolation.state_host import open_state
 
-    return open_state(os.environ).open_run(run).path
+    try:
+        return f"{open_state(os.environ).open_run(run).path}/audit.jsonl"
+    except UsageError:
+        if os.path.isfile(run):
+            return run
+        raise
 
 
 def as_json(report: Report) -> dict[str, Any]:

@@ -85,10 +85,23 @@ def parse(args: list[str]) -> Flags:
 
 def effective_policy(flags: Flags, cwd: str) -> Policy:
     """Defaults, file, flags. Raises UsageError."""
-    from saggar.policy.load import effective
-
     if any(a.startswith("registry:") for a in flags.allow):
-        _ask_registries(flags, cwd)
+        # asked once the policy has said which directory the cell may write
+        asked = flags.allow
+        flags.allow = [a for a in asked if not a.startswith("registry:")]
+        workspace = workspace_of(_effective(flags, cwd), cwd)
+        flags.allow = asked
+        _ask_registries(flags, workspace)
+    return _effective(flags, cwd)
+
+
+def workspace_of(policy: Policy, cwd: str) -> str:
+    """The directory that a cell of this policy may have written, now or in an earlier run: `cwd` even where none is shown."""
+    return os.path.join(cwd, policy.workspace.path or "")
+
+
+def _effective(flags: Flags, cwd: str) -> Policy:
+    from saggar.policy.load import effective
 
     return effective(
         flags.policy,
@@ -102,14 +115,12 @@ def effective_policy(flags: Flags, cwd: str) -> Policy:
     )
 
 
-def _ask_registries(flags: Flags, cwd: str) -> None:
+def _ask_registries(flags: Flags, workspace: str) -> None:
     """Put hosts and variables in the place of `registry:NAME`; the user's own `--env` stands over them."""
     from saggar.isolation.registry_host import project
     from saggar.isolation.state_host import open_state
 
     state = open_state(os.environ).path
-    path, colon, mode = (flags.workspace or "").rpartition(":")
-    workspace = os.path.join(cwd, path if colon else mode)
     allow: list[str] = []
     env: list[str] = []
     for given in flags.allow:
@@ -136,7 +147,7 @@ def main(argv: list[str]) -> int:
     cwd = _cwd()
     policy = effective_policy(flags, cwd)
     notice = None if flags.quiet else _notice
-    json_fd = _open_json(flags.json) if flags.json is not None else -1
+    json_fd = _open_json(flags.json, workspace_of(policy, cwd)) if flags.json is not None else -1
     result, _ = run_foreground(control, policy, flags.argv, env=os.environ, cwd=cwd, notice=notice)
     if flags.json is not None:
         _write_json(json_fd, flags.json, result)
@@ -177,11 +188,13 @@ def _cause_text(cause: str, limit: dict[str, object]) -> str:
     return f"the cell was ended: {cause}"
 
 
-def _open_json(path: str) -> int:
+def _open_json(path: str, workspace: str) -> int:
     """The result's file, before anything runs: a wrong path costs no run, and a command that may write there (a read-write
-    workspace) cannot put a link in its place for this side to follow."""
+    workspace) cannot put a link in its place for this side to follow. Nor is one followed that an earlier run left there."""
+    from saggar.policy.file_host import open_for_writing
+
     try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, 0o666)
+        return open_for_writing(path, workspace)
     except OSError as error:
         raise UsageError(f"the result cannot be written to `{path}`: {error.strerror}") from None
 

@@ -10,15 +10,14 @@ import sys
 
 from saggar.audit.human import harmless
 from saggar.cli.egress import find_run, ledger_of
-from saggar.core.errors import UsageError
 from saggar.egress.ledger import Ledger
+from saggar.policy.file_host import read
+from saggar.policy.load import refuse_inside
 from saggar.policy.tighten import tighten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_MAX_FILE = 1024 * 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,11 +66,8 @@ def unused_in_all(ledgers: Sequence[Ledger]) -> dict[str, tuple[int, ...]]:
 
 
 def _diff(path: str, unused: dict[str, tuple[int, ...]]) -> str:
-    try:
-        with open(path, encoding="utf-8") as f:
-            text = f.read(_MAX_FILE)
-    except (OSError, UnicodeDecodeError) as e:
-        raise UsageError(f"`{path}` cannot be read: {e}") from None
+    refuse_inside(path, os.getcwd(), named=True)
+    text = read(path)
     proposed = tighten(text, path, unused)
     if proposed is None:
         return ""

@@ -182,7 +182,8 @@ class Broker:
     def _remove(self, message: dict[str, Any], _descriptors: list[int]) -> None:
         cell = self.cells.pop(message["cell"])
         cell.close()
-        cell.note("egress.summary", reason="removed", **cell.summary())
+        for part in cell.summaries():
+            cell.note("egress.summary", reason="removed", **part)
         cell.audit.close()
         self._terminated.pop(cell.id, None)
         secrets = self._secrets.pop(cell.id, None)

@@ -3,12 +3,14 @@
 I1  A decision is in the audit log before its effect; where it cannot be written, nothing is resolved or dialled and the
     supervisor is told to kill the cell.
 I2  The descriptor that a connection arrived on is the cell's identity. Cells share no state but the process.
-I3  Memory is bounded: open connections, names, records of refusals and events each have a limit.
+I3  Memory is bounded: open connections, names, places in the closing records, records of refusals and
+    events each have a limit.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
@@ -27,7 +29,7 @@ from saggar.egress.splice_host import Share
 from saggar.egress.wire_host import reset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
     from saggar.audit.sink_host import AuditLog
@@ -53,6 +55,11 @@ MAX_CONNECTIONS = 1024
 RECORD_BURST = 1000.0
 RECORD_RATE = 20.0
 MAX_EVENTS = 100
+#: places and refusals that the closing records name; the rest is counted. A name is 253 bytes at most
+MAX_HOSTS = 1000
+MAX_REFUSALS = 1000
+#: of one closing record's list: well below what an audit record holds, with room for escapes
+_SUMMARY_BYTES = 16 * 1024
 #: accepted in one go, so that one cell's flood leaves the others their turn
 _ACCEPT_BATCH = 2
 #: a spliced connection that moved nothing for this long is ended
@@ -63,34 +70,45 @@ _SWEEP_S = 60.0
 class Usage:
     """What one cell did, for the closing event and the task's egress record."""
 
-    __slots__ = ("allowed", "bytes_down", "bytes_up", "hosts", "refusals", "refused")
+    __slots__ = ("allowed", "bytes_down", "bytes_up", "hosts", "others", "refusals", "refusals_left_out", "refused")
 
     def __init__(self) -> None:
         self.allowed = 0
         self.refused = 0
         self.bytes_up = 0
         self.bytes_down = 0
-        #: "host:port" to [connections or requests, bytes up, bytes down]
+        #: "host:port" to [connections or requests, bytes up, bytes down]; bounded
         self.hosts: dict[str, list[int]] = {}
+        #: the same of all places beyond the bound together
+        self.others = [0, 0, 0]
         #: "host:port reason" to count; bounded
         self.refusals: dict[str, int] = {}
+        #: refusals that found no place there
+        self.refusals_left_out = 0
 
     def add_bytes(self, destination: Destination, up: int, down: int) -> None:
         self.bytes_up += up
         self.bytes_down += down
-        entry = self.hosts.setdefault(str(destination), [0, 0, 0])
+        entry = self._entry(str(destination))
         entry[1] += up
         entry[2] += down
 
     def add_allowed(self, destination: Destination) -> None:
         self.allowed += 1
-        self.hosts.setdefault(str(destination), [0, 0, 0])[0] += 1
+        self._entry(str(destination))[0] += 1
+
+    def _entry(self, where: str) -> list[int]:
+        if where not in self.hosts and len(self.hosts) >= MAX_HOSTS:
+            return self.others
+        return self.hosts.setdefault(where, [0, 0, 0])
 
     def add_refused(self, where: str, reason: str, *, told: bool) -> None:
         self.refused += told
         key = f"{where} {reason}".strip()
-        if key in self.refusals or len(self.refusals) < 1000:
+        if key in self.refusals or len(self.refusals) < MAX_REFUSALS:
             self.refusals[key] = self.refusals.get(key, 0) + 1
+        else:
+            self.refusals_left_out += 1
 
 
 class Cell:
@@ -283,6 +301,7 @@ class Cell:
     def update(self, rules: Sequence[EgressRule], limits: Limits) -> None:
         """Swap the rules; connections that the new ones refuse are cut. What was used of the budget stays used."""
         self.rules = RuleSet(rules)
+        self.dialer.forget()
         self.budget.task.limits = limits
         self._watch_wall()
         for connection in tuple(self.connections):
@@ -334,13 +353,41 @@ class Cell:
         if self.terminated is not None:
             self.terminated.close()
 
-    def summary(self) -> dict[str, object]:
-        """The task's egress record: declared, used, refused."""
-        return {
-            "declared": [{"host": r.host, "ports": list(r.ports), "id": r.id} for r in self.rules.rules],
-            "used": {
-                where: {"count": count, "bytes_up": up, "bytes_down": down}
-                for where, (count, up, down) in self.usage.hosts.items()
-            },
-            "refused": dict(self.usage.refusals),
+    def summaries(self) -> Iterator[dict[str, object]]:
+        """The task's egress record, as the details of records that each fit: totals, then declared, used, refused.
+
+        A list that the cell can fill never stands in one record with another: it could blank both by growing too long.
+        """
+        usage = self.usage
+        yield {
+            "total": {"count": usage.allowed, "bytes_up": usage.bytes_up, "bytes_down": usage.bytes_down},
+            "used_elsewhere": _moved(usage.others),
+            "refused_total": sum(usage.refusals.values()) + usage.refusals_left_out,
+            "refused_left_out": usage.refusals_left_out,
         }
+        declared = {r.id: {"host": r.host, "ports": list(r.ports), "id": r.id} for r in self.rules.rules}
+        for part in _parts(declared):
+            yield {"declared": list(part.values())}
+        for part in _parts({where: _moved(moved) for where, moved in usage.hosts.items()}):
+            yield {"used": part}
+        for part in _parts(usage.refusals):
+            yield {"refused": part}
+
+
+def _moved(entry: Sequence[int]) -> dict[str, int]:
+    return {"count": entry[0], "bytes_up": entry[1], "bytes_down": entry[2]}
+
+
+def _parts(entries: Mapping[str, object]) -> Iterator[dict[str, object]]:
+    """`entries` in order, in pieces whose JSON takes at most `_SUMMARY_BYTES`, or that are one entry."""
+    part: dict[str, object] = {}
+    size = 0
+    for key, value in entries.items():
+        length = len(json.dumps([key, value]))
+        if part and size + length > _SUMMARY_BYTES:
+            yield part
+            part, size = {}, 0
+        part[key] = value
+        size += length
+    if part:
+        yield part

@@ -73,14 +73,16 @@ def is_own_address(address: str) -> bool:
 class Dialer:
     """Resolves and dials for one cell; cache and rate are the cell's own, so cells learn nothing of each other."""
 
-    __slots__ = ("_answers", "_look_up", "_pending", "_pool", "_room", "_stamp", "_tokens")
+    __slots__ = ("_answers", "_epoch", "_look_up", "_pending", "_pool", "_room", "_stamp", "_tokens")
 
     def __init__(self, pool: ThreadPoolExecutor, look_up: Callable[[str], list[str]] = look_up) -> None:
         self._pool = pool
         self._look_up = look_up
-        self._answers: dict[str, tuple[float, tuple[str, ...]]] = {}
-        self._pending: dict[str, asyncio.Future[tuple[str, ...]]] = {}
+        # by name and by whether metadata addresses are let through: an answer was checked for that alone
+        self._answers: dict[tuple[str, bool], tuple[float, tuple[str, ...]]] = {}
+        self._pending: dict[tuple[str, bool], asyncio.Future[tuple[str, ...]]] = {}
         self._room = asyncio.Semaphore(MAX_LOOK_UPS)
+        self._epoch = 0
         self._tokens = RESOLVE_BURST
         self._stamp = 0.0
 
@@ -104,21 +106,28 @@ class Dialer:
 
     async def resolve(self, request: AuthorizedRequest) -> tuple[str, ...]:
         """The checked addresses of the destination. Raises DialError."""
-        host = request.destination.host
+        host, metadata = key = request.destination.host, request.rule.allow_metadata
         loop = asyncio.get_running_loop()
-        known = self._answers.get(host)
+        known = self._answers.get(key)
         if known is not None and known[0] > loop.time():
             return known[1]
-        pending = self._pending.get(host)
+        pending = self._pending.get(key)
         if pending is None:
             self._spend(loop.time())
-            pending = asyncio.ensure_future(self._resolve(host, metadata=request.rule.allow_metadata))
-            self._pending[host] = pending
-            pending.add_done_callback(lambda done: self._forget(host, done))
+            pending = asyncio.ensure_future(self._resolve(host, metadata=metadata))
+            self._pending[key] = pending
+            pending.add_done_callback(lambda done: self._forget(key, done))
         return await asyncio.shield(pending)
 
-    def _forget(self, host: str, done: asyncio.Future[tuple[str, ...]]) -> None:
-        self._pending.pop(host, None)
+    def forget(self) -> None:
+        """Ask anew from here on: the rules changed. A look-up under way serves those who wait for it, and is not kept."""
+        self._answers.clear()
+        self._pending.clear()
+        self._epoch += 1
+
+    def _forget(self, key: tuple[str, bool], done: asyncio.Future[tuple[str, ...]]) -> None:
+        if self._pending.get(key) is done:
+            del self._pending[key]
         if not done.cancelled():
             done.exception()  # seen, though everybody who waited may be gone
 
@@ -131,6 +140,7 @@ class Dialer:
 
     async def _resolve(self, host: str, *, metadata: bool) -> tuple[str, ...]:
         loop = asyncio.get_running_loop()
+        epoch = self._epoch
         try:
             async with asyncio.timeout(RESOLVE_S):
                 await self._room.acquire()
@@ -153,7 +163,8 @@ class Dialer:
         checked = tuple(addresses)
         if len(self._answers) > 1024:
             self._answers.clear()
-        self._answers[host] = (loop.time() + CACHE_S, checked)
+        if epoch == self._epoch:
+            self._answers[host, metadata] = (loop.time() + CACHE_S, checked)
         return checked
 
     async def _attempt(self, address: str, port: int, timeout_s: float) -> socket.socket:

@@ -1,7 +1,8 @@
 """What a task was allowed to reach, what it reached, and what it was refused: read from its audit log.
 
 I1  The ledger depends on the records alone; the same log gives the same ledger.
-I2  A rule counts as used only by the port that was used: an unused port of a used rule is unused.
+I2  Totals are the broker's own count, whatever became of the places: those are bounded on both sides.
+I3  A rule counts as used only by the port that was used: an unused port of a used rule is unused.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ class Used:
 @dataclass(slots=True)
 class Ledger:
     """declared: rule id to (host, ports). used: (rule id, host, port) to Used. refused: (host, port, reason) to count;
-    host is as much as was known, port 0 where there was none."""
+    host is as much as was known, port 0 where there was none. total: all places together, None before the run has ended;
+    refused_total: refusals, recorded one by one or not."""
 
     declared: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     used: dict[tuple[str, str, int], Used] = field(default_factory=dict)
     refused: dict[tuple[str, int, str], int] = field(default_factory=dict)
+    total: Used | None = None
+    refused_total: int | None = None
 
     def unused(self) -> dict[str, tuple[int, ...]]:
         """Rule id to the ports of it that nothing went through; rules used in whole are left out."""
@@ -93,10 +97,22 @@ def _refuse(ledger: Ledger, reason: str, detail: Mapping[str, Any]) -> None:
 
 
 def _bytes(ledger: Ledger, detail: Mapping[str, Any]) -> None:
+    total = detail.get("total")
+    if isinstance(total, dict):
+        whole = ledger.total = ledger.total or Used()
+        whole.count += _number(total, "count")
+        whole.bytes_up += _number(total, "bytes_up")
+        whole.bytes_down += _number(total, "bytes_down")
+        ledger.refused_total = (ledger.refused_total or 0) + _number(detail, "refused_total")
     moved = detail.get("used")
     if not isinstance(moved, dict):
         return
     for (_, host, port), used in ledger.used.items():
         entry = moved.get(f"{host}:{port}")
         if isinstance(entry, dict):
-            used.bytes_up, used.bytes_down = int(entry.get("bytes_up", 0)), int(entry.get("bytes_down", 0))
+            used.bytes_up, used.bytes_down = _number(entry, "bytes_up"), _number(entry, "bytes_down")
+
+
+def _number(entry: Mapping[str, Any], name: str) -> int:
+    value = entry.get(name)
+    return value if type(value) is int else 0

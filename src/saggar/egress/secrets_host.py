@@ -320,6 +320,8 @@ def serve(control: socket.socket, broker: socket.socket) -> None:
 
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # the caller's directory is the workspace as often as not: no name here counts from it, nor does any program's
+    os.chdir("/")
     control = socket.socket(fileno=int(sys.argv[1]))
     broker = socket.socket(fileno=int(sys.argv[2]))
     serve(control, broker)

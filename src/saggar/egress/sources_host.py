@@ -131,11 +131,12 @@ def _keyring(argument: str) -> str:
 
 
 def _command(argument: str, env: Mapping[str, str]) -> str:
+    # not in the caller's directory: that is the workspace, and git reads its `.git/config`
     keep = {k: env[k] for k in ("PATH", "HOME", "GNUPGHOME", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR") if k in env}
     try:
         done = subprocess.run(
             shlex.split(argument), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env=keep, timeout=COMMAND_S, check=False,
+            env=keep, cwd="/", timeout=COMMAND_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise SourceError(f"the secret's command took more than {COMMAND_S:g} s") from None

@@ -39,17 +39,19 @@ def fingerprint(tool: str, program: str, env: Mapping[str, str], files: Iterable
     return sha256(json.dumps(facts, default=str).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def recall(state: str, tool: str, program: str, env: Mapping[str, str], now: float) -> Projection | None:
-    """The answer that still stands, or None. state: the state directory."""
+def recall(
+    state: str, tool: str, program: str, env: Mapping[str, str], now: float
+) -> tuple[Projection | None, list[str]]:
+    """The answer that still stands, or None, and the configuration files that it rests on. state: the state directory."""
     entry: Any = _load(state).get(tool)
     try:
         files = [str(f) for f in entry["files"]]
         if not 0 <= now - entry["time"] < KEEP_S or entry["of"] != fingerprint(tool, program, env, files):
-            return None
+            return None, []
         variables = {str(k): str(v) for k, v in entry["env"].items()}
-        return Projection([str(a) for a in entry["allow"]], variables, [str(n) for n in entry["notes"]])
+        return Projection([str(a) for a in entry["allow"]], variables, [str(n) for n in entry["notes"]]), files
     except (TypeError, KeyError, AttributeError):
-        return None
+        return None, []
 
 
 def remember(  # noqa: PLR0917  # one caller

@@ -1,4 +1,4 @@
-"""Reading policy files: the only part of the policy that touches the file system."""
+"""Reading policy files, and which names a workspace has a hand in: the only part of the policy that touches the file system."""
 
 from __future__ import annotations
 
@@ -58,6 +58,39 @@ def link_below(path: str, directory: str) -> bool:
     """Whether a symlink on the way to `path` lies in `directory`, the file itself aside."""
     top = os.path.realpath(directory).rstrip("/") + "/"
     return any(f"{place}/".startswith(top) for place in list(_places(path))[:-1])
+
+
+def search_path(path: str, directory: str) -> str:
+    """The entries of a `PATH` that whoever writes in `directory` ("" for none) has no hand in.
+
+    Relative and empty ones count from the current directory, which is the workspace as often as not: they go as well.
+    "" where nothing is left, which as a `PATH` would mean the current directory.
+    """
+    return ":".join(e for e in path.split(":") if e.startswith("/") and not (directory and is_below(e, directory)))
+
+
+def open_for_writing(path: str, workspace: str) -> int:
+    """A descriptor of a file that the command line named for output, made where there is none; not truncated.
+
+    A link in the workspace may be an earlier cell's and lead anywhere the caller may write: none is followed, and what is
+    no regular file there is refused (a fifo would hang the command). Outside, `/dev/stdout` and fifos are what they are.
+    Raises `UsageError`, OSError.
+    """
+    if link_below(path, workspace):
+        raise UsageError(
+            "a symbolic link in the workspace leads to this file",
+            file=path,
+            hint="name the file itself, or remove the link",
+        )
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
+    whole = os.path.join(os.getcwd(), path)
+    # by the name's own directory: `/dev/stdout` is not inside, whatever it is redirected to
+    inside = is_below(os.path.dirname(whole), workspace)
+    fd = os.open(path, flags | (os.O_NOFOLLOW | os.O_NONBLOCK if inside else 0), 0o666)
+    if inside and not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise UsageError("no regular file, in the workspace", file=path, hint="remove it first")
+    return fd
 
 
 def _places(path: str) -> Iterator[str]:

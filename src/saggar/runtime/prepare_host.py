@@ -250,7 +250,8 @@ class Prepared:
         """Start what terminated hosts need; the cell gets placeholders and the task's CA."""
         from saggar.runtime.terminate_host import Terminating
 
-        self.terminating = made = Terminating(self.policy.egress, self.run.id, self.session.env)
+        workspace = os.path.join(self.options.cwd, self.policy.workspace.path or "")
+        self.terminating = made = Terminating(self.policy.egress, self.run.id, self.session.env, workspace)
         for name, value in made.trust.environment.items():
             self.environment.setdefault(name, value)
         # over what the policy passes on: a variable of this name holds a placeholder, or nothing

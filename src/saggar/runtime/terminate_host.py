@@ -3,22 +3,26 @@
 Imported only where a rule has `http`: a run without one pays nothing for it.
 
 I1  The cell gets placeholders and certificates; sources and secrets stay with the secrets process.
-I2  A policy that cannot be compiled stops the run before anything starts.
+I2  No source runs a program that lies in the workspace.
+I3  A policy that cannot be compiled stops the run before anything starts.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 from typing import TYPE_CHECKING
 
 from saggar.core.errors import Unenforceable, UsageError
 from saggar.egress.secrets_spawn_host import start_secrets
 from saggar.egress.terms import compile_policy
 from saggar.egress.trust import SYSTEM_BUNDLES, trust
+from saggar.policy.file_host import is_below, search_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+    from typing import Any
 
     from saggar.egress.trust import Trust
     from saggar.policy.model import EgressPolicy
@@ -31,9 +35,10 @@ class Terminating:
 
     __slots__ = ("compiled", "egress", "environment", "secrets", "trust")
 
-    def __init__(self, policy: EgressPolicy, run_id: str, env: Mapping[str, str]) -> None:
-        """Raises UsageError, Unenforceable."""
+    def __init__(self, policy: EgressPolicy, run_id: str, env: Mapping[str, str], workspace: str) -> None:
+        """workspace: the directory that the cell may have written. Raises UsageError, Unenforceable."""
         self.compiled = compile_policy(policy, random=os.urandom, read_ca=_read_ca)
+        env = _outside(self.compiled.specs, env, workspace)
         roots_path = next((p for p in SYSTEM_BUNDLES if os.path.isfile(p)), "")
         roots = _read(roots_path) if roots_path else ""
         java = roots if any(map(os.path.exists, _JAVA)) else ""
@@ -68,6 +73,22 @@ class Terminating:
     def stop(self) -> None:
         """End the secrets process: the CA and every lease die with it."""
         self.secrets.stop()
+
+
+def _outside(specs: Iterable[Mapping[str, Any]], env: Mapping[str, str], workspace: str) -> dict[str, str]:
+    """`env` with a PATH that leads nowhere into the workspace. Raises UsageError for a secret's command that lies there."""
+    path = search_path(env.get("PATH", ""), workspace) or "/usr/bin:/bin"
+    if os.path.realpath(workspace) != "/":  # where all of the machine is the workspace, no program is outside
+        for spec in specs:
+            for source in spec["sources"].values():
+                kind, _, command = str(source).partition(":")
+                program = shlex.split(command)[0] if kind == "command" else ""
+                if program and is_below(program, workspace):
+                    raise UsageError(
+                        f"the command of a secret lies in the workspace: `{program}`",
+                        hint="it would run outside the cell; keep it where no cell can write",
+                    )
+    return {**env, "PATH": path}
 
 
 def _read(path: str) -> str:

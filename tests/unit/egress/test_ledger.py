@@ -49,6 +49,21 @@ def test_what_is_not_ours_is_passed_over():
         {},
         {"kind": "run.start", "detail": {"egress": [1, {"ports": "x"}]}},
         {"kind": "egress.summary", "detail": {"used": 3}},
+        {"kind": "egress.summary", "detail": {"total": [1], "used": {"a.test:443": {"bytes_up": "x"}}}},
     ]
     ledger = read([*odd, {"kind": "egress.decision", "effect": "allow", "detail": None}])
     assert (ledger.declared, ledger.used, ledger.refused) == ({}, {}, {})
+
+
+def test_the_parts_of_a_summary_add_up():
+    part = {"kind": "egress.summary", "layer": "L2", "effect": ""}
+    ledger = read(
+        [
+            *LOG[:3],
+            {**part, "detail": {"total": {"count": 9, "bytes_up": 50, "bytes_down": 70}, "refused_total": 4}},
+            {**part, "detail": {"used": {"b.test:443": {"count": 7, "bytes_up": 45, "bytes_down": 63}}}},
+            {**part, "detail": {"used": {"a.test:443": {"count": 2, "bytes_up": 5, "bytes_down": 7}}}},
+        ]
+    )
+    assert ledger.used == {("a", "a.test", 443): Used(2, 5, 7)}
+    assert (ledger.total, ledger.refused_total) == (Used(9, 50, 70), 4)

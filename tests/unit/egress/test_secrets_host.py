@@ -139,6 +139,17 @@ def test_command(tmp_path):
         assert (tmp_path / "runs").read_text() == "run\nrun\n"
 
 
+def test_command_does_not_run_in_the_workspace(tmp_path, monkeypatch):
+    """The caller's directory is the workspace: git would read its `.git/config`, which a cell may write."""
+    script = tmp_path / "say"
+    script.write_text(f"#!/bin/sh\necho {SECRET}$(pwd)\n")
+    script.chmod(0o700)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    with Asker(spec(f"command:{script}")) as asker:
+        assert asker.get() == {"value": SECRET + "/"}
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

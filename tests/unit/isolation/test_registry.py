@@ -197,6 +197,92 @@ class TestAskingTheTool:
         with pytest.raises(UsageError, match="none outside the workspace"):
             registry_host.project("registry:npm", env=env | {"PATH": str(outside)}, workspace=str(inside))
 
+    @pytest.mark.parametrize("how", ["absolute", "relative", "empty", "link", "link to the program"])
+    def test_what_the_tool_looks_up_on_path_is_not_the_workspaces(self, tools, tmp_path, monkeypatch, how) -> None:
+        """`#!/usr/bin/env node` of npm itself: a `node` planted before it must not run on the host."""
+        inside, ran = tmp_path / "ws" / "node_modules" / ".bin", tmp_path / "ran"
+        inside.mkdir(parents=True)
+        tools("node", f"touch {ran}; echo '{{}}'", where=inside)
+        env = tools("npm", "")
+        tool = tmp_path / "bin" / "npm"
+        tool.write_text("#!/usr/bin/env node\n")
+        tools("node", 'printf \'{"registry":"https://r.test/"}\'')
+        monkeypatch.chdir(inside)
+        first = {"absolute": str(inside), "relative": ".", "empty": "", "link": str(tmp_path / "l")}.get(how)
+        if how == "link":
+            os.symlink(inside, tmp_path / "l")
+        if first is None:
+            (tmp_path / "own").mkdir()
+            os.symlink(inside / "node", tmp_path / "own" / "node")
+            with pytest.raises(UsageError, match="leads into the workspace"):
+                registry_host.project(
+                    "registry:npm", env=env | {"PATH": f"{tmp_path}/own:{env['PATH']}"}, workspace=str(tmp_path / "ws")
+                )
+        else:
+            found = registry_host.project(
+                "registry:npm", env=env | {"PATH": f"{first}:{env['PATH']}"}, workspace=str(tmp_path / "ws")
+            )
+            assert found.allow == ("r.test:443",)
+        assert not ran.exists()
+
+    def test_the_tool_is_told_of_listed_variables_alone(self, tools, tmp_path) -> None:
+        seen = tmp_path / "seen"
+        env = tools("npm", f'env > {seen}; printf \'{{"registry":"https://r.test/"}}\'')
+        bad = (
+            "PYTHONPATH NODE_OPTIONS NODE_PATH BASH_ENV ENV PYENV_DIR LD_PRELOAD LD_LIBRARY_PATH PYTHONSTARTUP "
+            "npm_config_node_options NPM_CONFIG_NODE_OPTIONS npm_config_script_shell npm_config_shell PIP_PYTHON "
+            "PYTHONUSERBASE PYTHONHOME GIT_DIR AWS_SECRET_ACCESS_KEY PWD_X"
+        ).split()
+        inside = tmp_path / "ws"
+        more = {"npm_config_registry": "https://e.test/", "npm_config_@a:registry": "https://s.test/", "LANG": "C"}
+        places = {"PYENV_ROOT": f"{inside}/pyenv", "XDG_CONFIG_HOME": f"{inside}/c", "PYENV_VERSION": "../../x"}
+        planted = dict.fromkeys(bad, "/planted")
+        registry_host.project("registry:npm", env=env | planted | more | places, workspace=str(inside))
+        names = {line.partition("=")[0] for line in seen.read_text().splitlines()}
+        assert names >= {"PATH", "HOME", "LANG", "npm_config_registry"}
+        assert not names & {*bad, *places}
+        assert "/planted" not in seen.read_text()
+
+    def test_a_home_in_the_workspace_is_not_asked(self, tools, tmp_path) -> None:
+        env = tools("npm", f"touch {tmp_path}/ran; echo '{{}}'")
+        (tmp_path / "ws" / "home").mkdir(parents=True)
+        with pytest.raises(UsageError, match="home directory lies in the workspace"):
+            registry_host.project(
+                "registry:npm", env=env | {"HOME": f"{tmp_path}/ws/home"}, workspace=str(tmp_path / "ws")
+            )
+        assert not (tmp_path / "ran").exists()
+
+    @pytest.mark.parametrize("tool", ["npm", "pip"])
+    @pytest.mark.parametrize("how", ["in", "link in", "link to"])
+    def test_a_configuration_file_in_the_workspace_does_not_choose_the_index(
+        self, tools, tmp_path, tool: str, how: str, monkeypatch
+    ) -> None:
+        """Neither now nor from memory."""
+        inside, outside = tmp_path / "ws", tmp_path / "etc"
+        inside.mkdir()
+        outside.mkdir()
+        place, other = (outside, inside) if how == "link to" else (inside, outside)
+        config = place / "rc"
+        if how == "in":
+            config.write_text("")
+        else:
+            (other / "real").write_text("")
+            os.symlink(other / "real", config)
+        pip = f"""case "$2" in list) echo "global.index-url='https://r.test/simple'";;
+            --help) echo;; debug) echo "  {config}, exists: True";; esac"""
+        npm = f'printf \'{{"registry":"https://r.test/","userconfig":"{config}"}}\''
+        env = tools(tool, pip if tool == "pip" else npm)
+        asked: list[str] = []
+        monkeypatch.setattr(registry_host, "_file_hosts", lambda url, *_: asked.append(url) or ())
+        with pytest.raises(UsageError, match=f"a configuration file of `{tool}` lies in the workspace"):
+            registry_host.project(f"registry:{tool}", env=env, workspace=str(inside), state=str(tmp_path))
+        assert asked == []
+        registry_host.project(f"registry:{tool}", env=env, workspace=str(tmp_path / "else"), state=str(tmp_path))
+        monkeypatch.setattr(registry_host, "_ask", None)  # from memory: the tool is not asked
+        assert json.loads((tmp_path / "registries.json").read_text())[tool]["files"] == [str(config)]
+        with pytest.raises(UsageError, match=f"a configuration file of `{tool}` lies in the workspace"):
+            registry_host.project(f"registry:{tool}", env=env, workspace=str(inside), state=str(tmp_path))
+
     def test_what_it_says_on_stderr_is_not_repeated(self, tools, tmp_path) -> None:
         env = tools("npm", "echo hunter2 >&2; exit 3")
         with pytest.raises(UsageError, match="exit code 3") as info:
