@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from saggar.capability.grant import compile_capability
 from saggar.capability.keys import TOKEN_DOMAIN, PrivateKey, b64, unb64
 from saggar.capability.mint import Issuer, attenuate, attenuate_local, block_hash
 from saggar.capability.token import LOCAL, SIGNED, parse
-from saggar.capability.verify import PROOF_LIFE_S, Proof, VerifiedToken, Verifier, prove
+from saggar.capability.verify import PROOF_LIFE_S, Proof, Revocations, VerifiedToken, Verifier, prove
 from saggar.core.clock import ManualClock
 from saggar.core.errors import Denied, ParseError, UsageError
 from saggar.testing.capability_desk import DECLARATIONS
@@ -182,6 +183,65 @@ def test_refused_with_its_own_reason(make, reason):
     assert refused(house.far, make(house)) == reason
 
 
+def sealed(secret, *claims):
+    """A local token with a right HMAC over any claims: what only the broker's own bug could make."""
+    seal = secret
+    for c in claims:
+        seal = hmac.digest(seal, TOKEN_DOMAIN + c.to_bytes(), "sha256")
+    return f"{LOCAL}{'~'.join(b64(c.to_bytes()) for c in claims)}.{b64(seal)}"
+
+
+@pytest.mark.parametrize("change", [{"holder": WORKER.public}, {"issuer": BROKER.public}])
+def test_a_local_token_names_no_keys(change):
+    house = House()
+    claims = parse(house.issuer.mint_local(WIDE)).blocks[0].claims
+    house.near.verify(sealed(b"s" * 32, claims))
+    assert refused(house.near, sealed(b"s" * 32, replace(claims, **change))) == "holder_form"
+
+
+def test_a_root_has_no_parent_and_lives_an_hour_at_most():
+    house = House()
+    assert refused(house.far, reseal(house.mint(), BROKER, parent="x")) == "root_form"
+    house.far.verify(house.mint(ttl_s=3600))
+    assert refused(house.far, reseal(house.mint(), BROKER, expires=1_800_003_601)) == "root_form"
+
+
+def test_a_chain_may_be_as_deep_as_it_says():
+    house = House()
+    text = attenuate(house.mint(max_depth=1), NARROW, key=WORKER, holder=CHILD.public, random=os.urandom)
+    house.far.verify(text)
+
+
+def test_a_child_that_begins_later_begins_later():
+    house = House()
+    text = add_child(house.mint(), WORKER, not_before=1_800_000_030)
+    assert refused(house.far, text) == "not_yet_valid"
+    house.far_clock.step_wall(25)
+    house.far.verify(text)
+
+
+def test_revocations_are_shared_among_verifiers():
+    house, dead = House(), Revocations()
+    both = [Verifier("task-1", roots=[BROKER.public], clock=house.clock, revocations=dead) for _ in range(2)]
+    text = house.mint()
+    for verifier in both:
+        verifier.verify(text)
+    dead.revoke_task("task-1")
+    assert [refused(v, text) for v in both] == ["revoked", "revoked"]
+
+
+def test_caches_stay_small_and_forget_nothing_that_matters(monkeypatch):
+    from saggar.capability import verify
+
+    monkeypatch.setattr(verify, "CACHE_SIZE", 2)
+    house = House()
+    texts = [house.issuer.mint(WIDE, holder=PrivateKey(bytes([i]) * 32).public) for i in range(1, 6)]
+    for text in texts * 2:
+        assert house.far.verify(text).text == text
+    assert len(house.far._cache) == 2
+    assert house.far.verify(texts[-1]) is house.far.verify(texts[-1])
+
+
 def test_a_local_child_cannot_be_turned_back_into_its_parent():
     house = House()
     parent = house.issuer.mint_local(WIDE)
@@ -248,6 +308,13 @@ class TestPossession:
             house.far.possess(house.far.verify(text), "a" * 64, proof)
         else:
             assert self.reason(house, text, proof) == "proof_stale"
+
+    def test_a_local_token_cannot_be_possessed(self):
+        house = House()
+        token = house.near.verify(house.issuer.mint_local(WIDE))
+        with pytest.raises(Denied) as caught:
+            house.near.possess(token, "a" * 64, None)
+        assert caught.value.decision.reason == "local_token_outside"
 
     def test_a_token_signature_is_no_proof(self):
         house = House()
