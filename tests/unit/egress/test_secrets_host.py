@@ -542,3 +542,16 @@ def test_many_start_at_once_and_take_no_descriptor_of_ours(tmp_path):
             process.stop()
         os.close(200)
         os.close(mine)
+
+
+@pytest.mark.skipif(not os.path.exists("/usr/bin/git"), reason="needs git")
+def test_a_command_reads_no_configuration_that_a_cell_left(tmp_path, monkeypatch):
+    work = tmp_path / "work"
+    (work / ".git" / "objects").mkdir(parents=True)
+    (work / ".git" / "refs").mkdir()
+    (work / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (work / ".git" / "config").write_text("[core]\nrepositoryformatversion = 0\n[x]\ny = planted-by-the-cell\n")
+    monkeypatch.chdir(work)
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    with Asker(spec("command:/usr/bin/git config --get x.y"), env=env) as asker:
+        assert "ended with" in asker.refusal()
