@@ -3,7 +3,8 @@
 I1  What is shown is a single program, or the prefix of an installation whose layout is known; never a home directory, never
     anything above one, never a file that may hold a credential.
 I2  The workspace may choose among installed tool chains; it cannot name a file or directory of the host to be shown. A link
-    or a first line (`#!`) that lies in it leads to a known installation, or nowhere.
+    (of a file or of a directory), a first line (`#!`, `env` too) or a version file that lies in it leads to a known installation
+    of an interpreter, never to an environment that someone else made, or nowhere.
 I3  No program is run to find out. Version managers' stand-ins ("shims") are followed by reading the files that they would read.
 
 A program is followed through links, stand-ins and first lines until each step is visible inside.
@@ -16,7 +17,8 @@ from stat import S_ISREG
 
 from saggar.core.errors import UsageError
 from saggar.isolation import rootfs
-from saggar.isolation.toolchain_layout_host import Broad, prefix_of, shown_parts
+from saggar.isolation.toolchain_layout_host import Broad, prefix_of
+from saggar.isolation.toolchain_parts_host import public_parts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +74,19 @@ def resolve(
 class _Walk:
     """One resolution. `reach(path)` makes one file of the host executable inside."""
 
-    __slots__ = ("_binds", "_broad", "_cwd", "_entries", "_env", "_environ", "_notes", "_path", "_shown", "_workspace")
+    __slots__ = (
+        "_binds",
+        "_broad",
+        "_cwd",
+        "_entries",
+        "_env",
+        "_environ",
+        "_installed",
+        "_notes",
+        "_path",
+        "_shown",
+        "_workspace",
+    )
 
     def __init__(self, path: str, cwd: str, workspace: str, environ: Mapping[str, str], shown: tuple[str, ...]) -> None:
         self._path = [os.path.join(cwd, p) for p in path.split(":") if p]
@@ -85,6 +99,7 @@ class _Walk:
         self._entries: list[str] = []
         self._env: dict[str, str] = {}
         self._notes: list[str] = []
+        self._installed: list[str] = []  # by a version manager, for the very name that was asked for
 
     def start(self, program: str) -> Toolchain:
         named = "/" not in program
@@ -143,17 +158,23 @@ class _Walk:
         """Show what `found` needs; gives the path to execute. trusted: nothing in the workspace led here."""
         if depth > _SCRIPTS:
             raise UsageError(f"the program `{name}` is a script of a script of a script without end")
-        real = self._stand_in(found, name)
+        trusted = trusted and not self._leads(found)
+        real, chosen = self._stand_in(found, name, trusted=trusted)
         if real is None:  # the version manager says: the system's
-            found = self._search(name, skip=os.path.dirname(found))
+            found = self._search(os.path.basename(found), skip=os.path.dirname(found))
             if not found:
                 return ""
         elif real:
             found = real
-        hops = _hops(found)
-        for hop in hops:
-            self._show(hop, name, last=hop is hops[-1], trusted=trusted)
+        if chosen and self._leads(chosen):  # the workspace has chosen, among what is installed
+            trusted = False
+            self._refuse_environment(found, chosen)
+        hops: list[str] = []
+        for hop, links in _hops(found):
+            trusted = trusted and not any(self._in_workspace(link) for link in links)
+            self._show(hop, name, last=not os.path.islink(hop), trusted=trusted)
             trusted = trusted and not self._in_workspace(hop)
+            hops.append(hop)
         # a link is of use only when what it leads to is there as well
         visible = ""
         for hop in reversed(hops):
@@ -168,17 +189,35 @@ class _Walk:
         self._interpreter(hops[-1], name, trusted=trusted, depth=depth)
         return visible
 
-    def _stand_in(self, found: str, name: str) -> str | None:
+    def _leads(self, path: str) -> bool:
+        """Whether a link on the way to the file, or the file, lies in the workspace: then the workspace decides what it is."""
+        return any(self._in_workspace(place) for hop, links in _hops(path) for place in (*links, hop))
+
+    def _refuse_environment(self, found: str, chosen: str) -> None:
+        for hop, _ in _hops(found):
+            prefix = None if self._visible(hop) else prefix_of(hop, self._broad)
+            if prefix is not None and (prefix.environment or os.path.basename(os.path.dirname(prefix.path)) == "envs"):
+                raise UsageError(
+                    f"`{os.path.basename(chosen)}` in the workspace chooses the environment `{os.path.basename(prefix.path)}`, "
+                    "which may be another project's",
+                    hint="choose it yourself, by the version manager's variable (`PYENV_VERSION`) or by its own path",
+                )
+
+    def _stand_in(self, found: str, name: str, *, trusted: bool) -> tuple[str | None, str]:
         directory, base = os.path.split(found)
         looks = os.path.basename(directory) == "shims" or os.path.basename(os.path.realpath(found)) in _PROXIES
         if not looks:
-            return ""
+            return "", ""
         from saggar.isolation.toolchain_shim_host import behind
 
-        real, note = behind(directory, base, name, cwd=self._cwd, env=self._environ)
+        real, note, chosen, store = behind(directory, base, name, cwd=self._cwd, env=self._environ)
         if note:
             self._notes.append(note)
-        return real
+        if trusted and real and store and not self._leads(store):
+            place = os.path.realpath(real)
+            if _beneath(place, os.path.realpath(store)):
+                self._installed.append(place)
+        return real, chosen
 
     def _show(self, hop: str, name: str, *, last: bool, trusted: bool) -> None:
         if self._visible(hop):
@@ -190,12 +229,14 @@ class _Walk:
                 self._env.setdefault(key, value)
             if prefix.base:  # a virtual environment: the interpreter behind it has the standard library
                 self._show(prefix.base, name, last=True, trusted=False)
-        elif last and trusted:
-            # one file: its directory may hold anything
-            if self._broad.inside_home(hop) or not (area := self._broad.area(hop)):
-                self._bind((hop,), f"`{name}`: the program `{hop}`")
-            else:
-                self._bind(shown_parts(area), f"`{name}`: the directory `{area}`")
+        if not last or self._visible(hop):
+            return
+        # its directory may hold anything; of `/opt/x`, only x's
+        area = "" if prefix is not None or not trusted or self._broad.inside_home(hop) else self._broad.area(hop)
+        if area:
+            self._bind(public_parts(area), f"`{name}`: the directory `{area}`")
+        if not self._visible(hop) and (trusted or (prefix is None and hop in self._installed)):
+            self._bind((hop,), f"`{name}`: the program `{hop}`")
 
     def _bind(self, parts: tuple[str, ...], note: str) -> None:
         self._binds += [p for p in parts if p not in self._binds]
@@ -206,14 +247,15 @@ class _Walk:
         if not words:
             return
         if os.path.basename(words[0]) != "env":
-            if _executable(words[0]):
-                self._reach(words[0], name, trusted=trusted, depth=depth + 1, named=False)
+            interpreter = os.path.join(self._cwd, words[0])
+            if _executable(interpreter):
+                self._reach(interpreter, name, trusted=trusted, depth=depth + 1, named=False)
             return
-        # `env` looks along PATH, and PATH is the caller's
+        # `env` looks along PATH, and PATH is the caller's; but the name is the script's, and with it the choice of a program
         inner = _env_program(words[1:])
         found = self._search(inner) if inner else ""
         if found:
-            self._reach(found, inner, trusted=True, depth=depth + 1, named=True)
+            self._reach(found, inner, trusted=trusted, depth=depth + 1, named=True)
 
     def _in_workspace(self, path: str) -> bool:
         return bool(self._workspace) and _beneath(path, self._workspace)
@@ -250,17 +292,47 @@ def _executable(path: str) -> bool:
         return False
 
 
-def _hops(path: str) -> list[str]:
-    """The path and what its last component links to, one by one, each with its directory made canonical."""
-    hops: list[str] = []
+def _hops(path: str) -> list[tuple[str, list[str]]]:
+    """The path and what its last component links to, one by one: each with its directory made canonical, and the places of the
+    links that were met on the way to that directory."""
+    hops: list[tuple[str, list[str]]] = []
+    path = path if path.startswith("/") else os.path.join(os.getcwd(), path)
     for _ in range(_LINKS):
         directory, base = os.path.split(path)
-        path = f"{os.path.realpath(directory).rstrip('/')}/{base}"
-        hops.append(path)
-        if not os.path.islink(path):
+        real, links = _canonical(directory, path)
+        path = f"{real}/{base}"
+        hops.append((path, links))
+        try:
+            target = os.readlink(path)
+        except OSError:
             return hops
-        path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
-    raise UsageError(f"the program `{hops[0]}` is a link that leads round in circles")
+        path = os.path.join(real or "/", target)
+    raise UsageError(f"the program `{hops[0][0]}` is a link that leads round in circles")
+
+
+def _canonical(directory: str, path: str) -> tuple[str, list[str]]:
+    """The directory without links ("" for the root), component by component as the kernel goes, and where each link lay."""
+    todo = directory.split("/")[::-1]
+    place = ""
+    links: list[str] = []
+    while todo:
+        name = todo.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            place = place.rpartition("/")[0]
+            continue
+        try:
+            target = os.readlink(f"{place}/{name}")
+        except OSError:
+            place = f"{place}/{name}"
+            continue
+        links.append(f"{place}/{name}")
+        if len(links) > _LINKS:
+            raise UsageError(f"the program `{path}` is a link that leads round in circles")
+        place = "" if target.startswith("/") else place
+        todo += target.split("/")[::-1]
+    return place, links
 
 
 def _first_line(path: str) -> list[str]:

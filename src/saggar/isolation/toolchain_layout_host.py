@@ -5,40 +5,17 @@ from __future__ import annotations
 import os
 
 from saggar.core.errors import UsageError
+from saggar.isolation import toolchain_parts_host as kinds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Names that may hold a credential or a registry's address with one, wherever in a prefix they stand (two levels).
-SECRETS = frozenset(
-    {
-        ".condarc",
-        ".env",
-        ".git-credentials",
-        ".gitconfig",
-        ".m2",
-        ".netrc",
-        ".npmrc",
-        ".pypirc",
-        ".yarnrc.yml",
-        "auth.json",
-        "config",
-        "config.toml",
-        "condarc",
-        "credentials",
-        "credentials.json",
-        "credentials.toml",
-        "npmrc",
-        "pip.conf",
-        "pip.ini",
-        "settings.xml",
-    }
-)
-
 #: Areas where a program may lie, but whose directories are data, state or the kernel's.
 _STATE = ("/boot", "/dev", "/etc", "/lost+found", "/proc", "/run", "/sys", "/var")
 _BIN = ("bin", "sbin", "libexec")
+#: Directories of `/opt` that no single package owns.
+_SHARED = (*_BIN, "etc", "include", "lib", "lib64", "local", "share", "src", "var")
 
 
 class Broad:
@@ -63,6 +40,10 @@ class Broad:
     def inside_home(self, path: str) -> bool:
         return bool(self.home_of(path))
 
+    def is_local(self, prefix: str) -> bool:
+        """Whether it is a home's `.local`, also where that is a link to another disk."""
+        return any(os.path.realpath(f"{home}/.local") == prefix for home in self._homes)
+
     def refuse(self, prefix: str) -> str:
         """Why this directory may not be shown, or ""."""
         if prefix.count("/") < 2:
@@ -76,15 +57,12 @@ class Broad:
         return ""
 
     def area(self, program: str) -> str:
-        """For a program outside every home: the directory that holds its parts (`/opt/x` of `/opt/x/bin/y`), or ""."""
-        directory = os.path.dirname(program)
+        """For a program in `/opt`: the directory that holds its parts (`/opt/x` of `/opt/x/bin/y`), or "". Anywhere else what
+        lies beside a program is not known to be its own."""
         parts = program.split("/")
-        if parts[1] == "opt" and len(parts) > 3:
-            prefix = f"/opt/{parts[2]}"
-        elif os.path.basename(directory) in _BIN:
-            prefix = os.path.dirname(directory)
-        else:
+        if parts[1] != "opt" or len(parts) < 4 or parts[2] in _SHARED:
             return ""
+        prefix = f"/opt/{parts[2]}"
         return "" if self.refuse(prefix) else prefix
 
 
@@ -114,54 +92,35 @@ def prefix_of(program: str, broad: Broad) -> Prefix | None:
             return None
         # below something else (`tools/x/bin`) the program is not the installation's
         inside = program[len(here) + 1 :].partition("/")[0] in _INSIDE
-        for kind, marks in _LAYOUTS if inside else ():
-            if marks(here):
-                return _recognised(here, kind, broad)
+        # one prefix may hold several: Python and Node, both unpacked into `~/.local`
+        found = [kind for kind, marks in _LAYOUTS if marks(here)] if inside else []
+        if found:
+            return _recognised(here, found, os.path.basename(program), broad)
     return None
 
 
-def _recognised(path: str, kind: str, broad: Broad) -> Prefix:
+def _recognised(path: str, found: list[str], program: str, broad: Broad) -> Prefix | None:
     reason = broad.refuse(path)
     if reason:
         raise UsageError(
             f"the tool chain at `{path}` is not shown to the cell: {reason}",
             hint="install it into a directory of its own, or name what it needs in `isolation.read`",
         )
-    only = _ONLY.get(kind)
-    parts = shown_parts(path) if only is None else tuple(p for n in only if os.path.exists(p := f"{path}/{n}"))
-    prefix = Prefix(path, kind, parts)
-    if kind == _VENV:
+    parts = kinds.parts(path, found, local=broad.is_local(path))
+    if not parts and program not in _MAIN:
+        return None  # it only lies beside one
+    if not parts:
+        raise UsageError(
+            f"the tool chain at `{path}` is not shown to the cell: its parts cannot be told from what else lies there",
+            hint="install it into a directory of its own, or name what it needs in `isolation.read`",
+        )
+    prefix = Prefix(path, found[0], parts)
+    if kinds.VENV in found:
         prefix.environment = True
         prefix.base = _venv_base(path)
-    if kind == _JAVA:
+    if kinds.JAVA in found:
         prefix.env["JAVA_HOME"] = path
     return prefix
-
-
-def shown_parts(prefix: str) -> tuple[str, ...]:
-    """The prefix itself, or, where something in it may hold a credential, everything in it but that (two levels)."""
-    return tuple(_parts(prefix, 2))
-
-
-def _parts(directory: str, levels: int) -> list[str]:
-    try:
-        entries = sorted(os.scandir(directory), key=lambda e: e.name)
-    except OSError:
-        return [directory]
-    whole = True
-    parts: list[str] = []
-    for entry in entries:
-        if entry.name in SECRETS:
-            whole = False
-        elif levels > 1 and entry.name in ("etc", "conf", "lib") and entry.is_dir(follow_symlinks=False):
-            below = _parts(entry.path, levels - 1)
-            whole = whole and below == [entry.path]
-            parts += below
-        elif entry.is_symlink() and not os.path.exists(entry.path):
-            continue  # nothing to show
-        else:
-            parts.append(entry.path)
-    return [directory] if whole else parts
 
 
 def _venv_base(path: str) -> str:
@@ -196,29 +155,24 @@ def _is_python(prefix: str) -> bool:
     )
 
 
-_VENV = "a Python environment"
-_JAVA = "a Java runtime"
-_BREW = "a Homebrew prefix"
+#: Programs of the layouts that cannot be shown out of a prefix which others use.
+_MAIN = ("go", "gofmt", "gradle", "java", "javac", "mvn")
 
-#: Of these only what is named: an environment may have been made in a project's own directory, Homebrew keeps data in `var`.
-_ONLY = {
-    _VENV: ("bin", "include", "lib", "lib64", "pyvenv.cfg", "share"),
-    _BREW: ("Cellar", "bin", "include", "lib", "libexec", "opt", "sbin", "share"),
-}
 #: First component of a program's path below its prefix.
 _INSIDE = (*_BIN, "lib", "jre", "Cellar", "opt")
 
 #: In this order: an environment also looks like an interpreter to some tests.
 _LAYOUTS: tuple[tuple[str, Callable[[str], bool]], ...] = (
-    (_BREW, _has("Cellar", "opt", "bin/brew")),
-    (_VENV, _has("pyvenv.cfg", "bin")),
-    ("a Python installation", _is_python),
-    ("a Node installation", _has("bin/node", "lib/node_modules")),
-    ("a Go installation", _has("bin/go", "pkg/tool")),
-    (_JAVA, _has("bin/java", "lib/modules")),
-    (_JAVA, _has("bin/java", "jre/lib/rt.jar")),
-    ("a Rust tool chain", _has("lib/rustlib", "bin/rustc")),
-    ("a Ruby installation", _has("bin/ruby", "lib/ruby")),
-    ("a Maven installation", _has("bin/mvn", "boot", "lib")),
-    ("a Gradle installation", _has("bin/gradle", "lib/plugins")),
+    (kinds.BREW, _has("Cellar", "opt", "bin/brew")),
+    (kinds.VENV, _has("pyvenv.cfg", "bin")),
+    (kinds.VENV, _has("bin/activate_this.py")),  # virtualenv before 20 has no pyvenv.cfg
+    (kinds.PYTHON, _is_python),
+    (kinds.NODE, _has("bin/node", "lib/node_modules")),
+    (kinds.GO, _has("bin/go", "pkg/tool")),
+    (kinds.JAVA, _has("bin/java", "lib/modules")),
+    (kinds.JAVA, _has("bin/java", "jre/lib/rt.jar")),
+    (kinds.RUST, _has("lib/rustlib", "bin/rustc")),
+    (kinds.RUBY, _has("bin/ruby", "lib/ruby")),
+    (kinds.MAVEN, _has("bin/mvn", "boot", "lib")),
+    (kinds.GRADLE, _has("bin/gradle", "lib/plugins")),
 )

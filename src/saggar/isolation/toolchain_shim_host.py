@@ -22,9 +22,14 @@ _FAMILY = {
 }
 _FILE_BYTES = 4096
 
+#: `(path, note, file, store)`. path: the real program; "" when this is no stand-in; None when the manager leaves it to the
+#: system. file: what chose the version, "" for the caller's environment. store: the manager's directory of versions.
+Found = tuple["str | None", str, str, str]
+_NONE: Found = ("", "", "", "")
 
-def behind(directory: str, base: str, name: str, *, cwd: str, env: Mapping[str, str]) -> tuple[str | None, str]:
-    """`(path, note)`: the real program; "" when this is no stand-in; None when the manager leaves it to the system.
+
+def behind(directory: str, base: str, name: str, *, cwd: str, env: Mapping[str, str]) -> Found:
+    """What a stand-in stands for.
 
     Raises: `UsageError` when it is a stand-in that leads nowhere.
     """
@@ -39,13 +44,13 @@ def behind(directory: str, base: str, name: str, *, cwd: str, env: Mapping[str, 
             hint=f"give the program's own path, as `{target} which {base}` prints it",
         )
     if os.path.basename(directory) != "shims":
-        return "", ""
+        return _NONE
     for manager, (variable, file) in _FAMILY.items():
         if os.path.isdir(f"{root}/versions") and _is_manager(root, manager):
             return _family(root, manager, variable, file, base, cwd, env)
     if os.path.isdir(f"{root}/installs"):
         return _asdf(root, found, base, cwd, env)
-    return "", ""
+    return _NONE
 
 
 def _is_manager(root: str, manager: str) -> bool:
@@ -56,15 +61,15 @@ def _is_manager(root: str, manager: str) -> bool:
 
 def _family(  # noqa: PLR0917  # one caller, above
     root: str, manager: str, variable: str, file: str, base: str, cwd: str, env: Mapping[str, str]
-) -> tuple[str | None, str]:
-    wanted, source = _wanted(root, variable, file, cwd, env)
+) -> Found:
+    wanted, source, chosen = _wanted(root, variable, file, cwd, env)
     for version in wanted:
         if version == "system":
-            return None, f"`{base}`: {manager} says `system` ({source})"
+            return None, f"`{base}`: {manager} says `system` ({source})", chosen, ""
         directory = _installed(root, version)
         if directory and os.access(f"{directory}/bin/{base}", os.X_OK):
             note = f"`{base}`: {manager} {os.path.basename(directory)} ({source})"
-            return f"{directory}/bin/{base}", note
+            return f"{directory}/bin/{base}", note, chosen, f"{root}/versions"
     having = sorted(v for v in _names(f"{root}/versions") if os.access(f"{root}/versions/{v}/bin/{base}", os.X_OK))
     raise UsageError(
         f"{manager} has no `{base}` for {', '.join(f'`{w}`' for w in wanted)} ({source})",
@@ -74,15 +79,15 @@ def _family(  # noqa: PLR0917  # one caller, above
     )
 
 
-def _wanted(root: str, variable: str, file: str, cwd: str, env: Mapping[str, str]) -> tuple[list[str], str]:
+def _wanted(root: str, variable: str, file: str, cwd: str, env: Mapping[str, str]) -> tuple[list[str], str, str]:
     if env.get(variable):
-        return env[variable].split(":"), variable
+        return env[variable].split(":"), variable, ""
     for directory in _upwards(cwd):
         words = _words(f"{directory}/{file}")
         if words:
-            return words, file
+            return words, file, f"{directory}/{file}"
     words = _words(f"{root}/version")
-    return (words, "the global version") if words else (["system"], "no version chosen")
+    return (words, "the global version", f"{root}/version") if words else (["system"], "no version chosen", "")
 
 
 def _installed(root: str, version: str) -> str:
@@ -104,47 +109,48 @@ def _order(version: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((1, int(p), "") if p.isascii() and p.isdigit() else (0, 0, p) for p in parts)
 
 
-def _asdf(root: str, found: str, base: str, cwd: str, env: Mapping[str, str]) -> tuple[str | None, str]:
+def _asdf(root: str, found: str, base: str, cwd: str, env: Mapping[str, str]) -> Found:
     plugins = [
         line.split()[2]
         for line in _text(found).splitlines()
         if line.startswith("# asdf-plugin: ") and len(line.split()) >= 3
     ]
     for plugin in dict.fromkeys(plugins):
-        for version in _asdf_versions(plugin, cwd, env):
+        versions, chosen = _asdf_versions(plugin, cwd, env)
+        for version in versions:
             if version == "system":
-                return None, f"`{base}`: asdf says `system`"
+                return None, f"`{base}`: asdf says `system`", chosen, ""
             path = f"{root}/installs/{plugin}/{version}/bin/{base}"
             if _plain(plugin) and _plain(version) and os.access(path, os.X_OK):
-                return path, f"`{base}`: asdf {plugin} {version}"
+                return path, f"`{base}`: asdf {plugin} {version}", chosen, f"{root}/installs/{plugin}"
     raise UsageError(
         f"asdf has no version of `{base}` chosen for this directory",
         hint="name one in `.tool-versions`, or give the program's own path, as `asdf which` prints it",
     )
 
 
-def _asdf_versions(plugin: str, cwd: str, env: Mapping[str, str]) -> list[str]:
+def _asdf_versions(plugin: str, cwd: str, env: Mapping[str, str]) -> tuple[list[str], str]:
     variable = f"ASDF_{plugin.upper().replace('-', '_')}_VERSION"
     if env.get(variable):
-        return env[variable].split()
+        return env[variable].split(), ""
     for directory in [*_upwards(cwd), env.get("HOME", "")]:
         for line in _text(f"{directory}/.tool-versions").splitlines():
             words = line.partition("#")[0].split()
             if words and words[0] == plugin:
-                return words[1:]
-    return []
+                return words[1:], f"{directory}/.tool-versions"
+    return [], ""
 
 
-def _rustup(base: str, cwd: str, env: Mapping[str, str]) -> tuple[str | None, str]:
+def _rustup(base: str, cwd: str, env: Mapping[str, str]) -> Found:
     root = env.get("RUSTUP_HOME") or f"{env.get('HOME', '')}/.rustup"
     settings = _toml(f"{root}/settings.toml")
-    wanted, source = _rust_wanted(settings, cwd, env)
+    wanted, source, chosen = _rust_wanted(settings, cwd, env)
     machine = f"{os.uname().machine}-unknown-linux-gnu"
     triple = settings[""].get("default_host_triple", machine)
     for name in (wanted, f"{wanted}-{triple}", f"{wanted}-{machine.replace('-gnu', '-musl')}"):
         path = f"{root}/toolchains/{name}/bin/{base}"
         if wanted and _plain(name) and os.access(path, os.X_OK):
-            return os.path.realpath(path), f"`{base}`: rustup {name} ({source})"
+            return os.path.realpath(path), f"`{base}`: rustup {name} ({source})", chosen, f"{root}/toolchains"
     raise UsageError(
         f"rustup has no `{base}` in the tool chain `{wanted}` ({source})"
         if wanted
@@ -153,18 +159,18 @@ def _rustup(base: str, cwd: str, env: Mapping[str, str]) -> tuple[str | None, st
     )
 
 
-def _rust_wanted(settings: dict[str, dict[str, str]], cwd: str, env: Mapping[str, str]) -> tuple[str, str]:
+def _rust_wanted(settings: dict[str, dict[str, str]], cwd: str, env: Mapping[str, str]) -> tuple[str, str, str]:
     if env.get("RUSTUP_TOOLCHAIN"):
-        return env["RUSTUP_TOOLCHAIN"], "RUSTUP_TOOLCHAIN"
+        return env["RUSTUP_TOOLCHAIN"], "RUSTUP_TOOLCHAIN", ""
     overrides = settings.get("overrides", {})
     for directory in _upwards(cwd):
         if directory in overrides:
-            return overrides[directory], "a directory override"
+            return overrides[directory], "a directory override", ""
         for file in ("rust-toolchain", "rust-toolchain.toml"):
             channel = _rust_channel(f"{directory}/{file}")
             if channel:
-                return channel, file
-    return settings[""].get("default_toolchain", ""), "the default"
+                return channel, file, f"{directory}/{file}"
+    return settings[""].get("default_toolchain", ""), "the default", ""
 
 
 def _rust_channel(path: str) -> str:
