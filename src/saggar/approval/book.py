@@ -2,7 +2,8 @@
 
 I1  An answer names the argument hash of its question; any other hash is refused.
 I2  A use is spent before the call that it allows; an approval of n uses allows n calls, never n + 1.
-I3  Time-out is not denial: the question stays, can be answered later, and then allows the same call once.
+I3  Time-out is not denial: the question stays, can be answered later, and then allows the same call once. So does a
+    question whose asker went away.
 I4  A question for people is answered by people: an answer of the automatic class is refused, whatever it says.
 I5  `apply` is total over events that `to_json` wrote, and order alone decides the state.
 
@@ -15,12 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from saggar.core.approval import SCOPES, Answer, AnswerKind, CardLine, Question, ReviewerClass, Scope
+from saggar.core.approval import DEFAULT_LIFE_S, SCOPES, Answer, AnswerKind, CardLine, Question, ReviewerClass, Scope
 from saggar.core.errors import ParseError, UsageError
 
 MAX_USES = 100
 MAX_LIFE_S = 86400.0
-#: how long an answer to a parked question waits for the run to come back
+#: how long an answer that says once, and not for how long, waits for a parked run to come back
 PARKED_LIFE_S = 86400.0
 
 State = Literal["waiting", "parked", "approved", "denied"]
@@ -152,7 +153,9 @@ class Book:
             return
         # the asking call takes the first use itself, unless it was parked and has gone away
         uses = answer.uses if answer.scope == "times" else 1 if answer.scope == "once" else MAX_USES
-        life = max(answer.expires_s, PARKED_LIFE_S) if was_parked else answer.expires_s
+        # a span that the reviewer chose is kept; only the default one of a single call would be over before the run is back
+        unsaid = answer.scope == "once" and answer.expires_s == DEFAULT_LIFE_S
+        life = PARKED_LIFE_S if was_parked and unsaid else answer.expires_s
         left = uses if was_parked else uses - 1
         if left > 0:
             key = {"template": question.template_hash, "task": f"task:{question.tool}"}.get(

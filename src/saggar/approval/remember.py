@@ -1,7 +1,9 @@
 """From one approval to a rule, as a diff that a person reviews: nothing here changes a policy.
 
 I1  A remembered rule names every authority argument, by its exact value or by a pattern that the person wrote.
-I2  `*` is refused, and so is a pattern that says next to nothing (no letter or digit outside the star).
+I2  `*` is refused in every spelling, and so is a pattern that says next to nothing: lengths alone, a word or prefix
+    without a letter or digit outside the star, the whole of the file tree or of the address space. So is what does not
+    parse.
 I3  What only people may approve is not remembered: the next one asks again.
 """
 
@@ -11,11 +13,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from saggar.capability.grammar import Factor, parse_term
 from saggar.core.approval import CardLine, Question
-from saggar.core.errors import UsageError
+from saggar.core.errors import ParseError, UsageError
 from saggar.core.tool import AUTHORITY_ROLES
 
-_TOO_WIDE = frozenset({"*", "**", "@", ".", "/"})
+#: kinds of test that hold for values of any meaning; alone, or in each other, they bound nobody
+_FORMAL = frozenset({"any", "length"})
 
 
 def remembered(question: Question, patterns: Mapping[str, str] | None = None) -> str:
@@ -30,7 +34,7 @@ def remembered(question: Question, patterns: Mapping[str, str] | None = None) ->
     for name, term in given.items():
         if name not in names:
             raise UsageError(f"`{question.tool}` has no argument `{name}`", hint=f"it has {', '.join(sorted(names))}")
-        if term in _TOO_WIDE or not any(ch.isalnum() for ch in term.replace("*", "")):
+        if _says_nothing(name, term):
             raise UsageError(f"`{name} = {term}` would allow anything", hint='name a domain: `to = "*@example.com"`')
     when = {}
     for line in question.lines:
@@ -42,6 +46,26 @@ def remembered(question: Question, patterns: Mapping[str, str] | None = None) ->
         raise UsageError(f"`{question.tool}` has no argument that a rule could name", hint="write the rule by hand")
     accepts = [question.rule] if question.rule.startswith("builtin.") else []
     return _diff(question, when, accepts)
+
+
+def _says_nothing(name: str, text: str) -> bool:
+    """Raises `UsageError` for a term that no rule could hold."""
+    if not any(ch.isalnum() for ch in text):
+        return True
+    try:
+        return all(map(_wide, parse_term(text)))
+    except ParseError as e:
+        raise UsageError(f"`{name} = {text}` is not a term: {e}") from None
+
+
+def _wide(factor: Factor) -> bool:
+    if factor.kind == "each":
+        return all(map(_wide, factor.inner))
+    if factor.kind in _FORMAL or (factor.kind == "cidr" and any(w.endswith("/0") for w, _ in factor.words)):
+        return True
+    if factor.kind in ("exact", "string", "range"):
+        return False
+    return not any(ch.isalnum() for word, _ in factor.words for ch in word)
 
 
 def _exact(line: CardLine) -> str:

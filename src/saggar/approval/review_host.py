@@ -3,13 +3,14 @@
 I1  A question is in the book before any channel hears of it.
 I2  The first answer that counts wins; one that does not count (another call, a machine where a person is asked) is as
     none.
-I3  When time is up the question is parked, not denied.
+I3  When time is up the question is parked, not denied; so it is when the wait ends in any other way.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Protocol
 
@@ -42,6 +43,15 @@ class Review:
 
     def ask(self, question: Question) -> Answer:
         self.store.ask(question)
+        try:
+            return self._asked(question)
+        except BaseException:
+            # nobody waits any more: an answer that comes now is for the run that comes back
+            with suppress(OSError):
+                self.store.park(question.id)
+            raise
+
+    def _asked(self, question: Question) -> Answer:
         if sum(1 for _ in self.store.waiting()) > MAX_WAITING:
             # whoever is asked a hundred things at once reads none of them
             return self._parked(question)

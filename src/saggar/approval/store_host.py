@@ -53,6 +53,12 @@ class Store:
             self._write(Event("parked", self._wall(), ident))
             return None
 
+    def park_all(self) -> None:
+        """For the session that takes a book up again: whoever asked before is gone, so nobody waits."""
+        with self._locked():
+            for entry in [e for e in self._book.waiting() if e.state == "waiting"]:
+                self._write(Event("parked", self._wall(), entry.question.id))
+
     def answer(self, ident: str, answer: Answer) -> Question:
         """Record an answer. Raises `UsageError` where it does not count."""
         with self._locked():

@@ -64,7 +64,7 @@ def prepare(declaration: ToolDeclaration, args: Mapping[str, Any], task: str) ->
         elif argument.required:
             raise BadCall("argument_missing", name)
         else:
-            complete[name] = argument.default
+            complete[name] = copied(argument.default)
     if found != len(args):
         names = {a.name for a in known}
         raise BadCall("argument_unknown", next((str(k) for k in args if k not in names), ""))

@@ -410,7 +410,7 @@ class Gateway:
             return self._denied(problem, call.declaration.name, call.args, call_id=judged.call_id)
         detail = call_record(call, call_id=judged.call_id, holder=judged.token.subject, jti=judged.token.jtis[-1])
         detail["charged"] = {
-            "accounts": [":".join(account) for account, _ in judged.accounts],
+            "accounts": [list(account) for account, _ in judged.accounts],
             "bytes": call.size,
             "amount": str(amount_of(call)),
         }

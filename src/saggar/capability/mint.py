@@ -28,11 +28,16 @@ Random = Callable[[int], bytes]
 
 
 class Minted:
-    """The monotonic deadlines of what this process minted; shared by its issuer and its verifier."""
+    """The monotonic deadlines of what this process minted; shared by its issuer and its verifier.
 
-    __slots__ = ("_deadlines",)
+    What has run out is forgotten, so a token of ours without a deadline here is one that has run out. issuer: the raw
+    public key whose tokens these are.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_deadlines", "issuer")
+
+    def __init__(self, issuer: bytes = b"") -> None:
+        self.issuer = issuer
         self._deadlines: dict[str, tuple[float, int]] = {}
 
     def note(self, jti: str, deadline: float, expires: int, now: float) -> None:
@@ -57,7 +62,7 @@ class Issuer:
         self._secret = secret
         self._clock = clock
         self._random = random
-        self.minted = Minted()
+        self.minted = Minted(key.public)
 
     @property
     def public(self) -> bytes:

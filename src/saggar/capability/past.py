@@ -32,7 +32,7 @@ def past_of(records: Iterable[Mapping[str, Any]]) -> Past:
     tools: set[str] = set()
     waiting: dict[str, None] = {}
     spent: set[str] = set()
-    charged: dict[str, list[str]] = {}
+    charged: dict[str, list[list[str]]] = {}
     opened = False
     for record in records:
         kind, detail = record.get("kind"), record.get("detail", {})
@@ -53,7 +53,7 @@ def past_of(records: Iterable[Mapping[str, Any]]) -> Past:
 
 def _charge(used: dict[Account, tuple[int, int, Decimal]], charged: Mapping[str, Any], calls: int = 1) -> None:
     amount = Decimal(charged["amount"])
-    for name in charged["accounts"]:
-        account = tuple(str(name).split(":"))
+    for names in charged["accounts"]:
+        account = tuple(map(str, names))
         before, size, total = used.get(account, (0, 0, Decimal(0)))
         used[account] = (before + calls, size + int(charged["bytes"]), total + amount)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from saggar.audit import canonical
 from saggar.capability.budget import Account
-from saggar.capability.call import Call
+from saggar.capability.call import Call, copied
 from saggar.capability.declare import Tool
 from saggar.capability.grant import Grant
 from saggar.capability.rules import Verdict
@@ -130,10 +130,9 @@ def granted(grant: Grant) -> dict[str, str]:
 
 
 def revived(tool: Tool, args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments as the function's annotations have them (text to Decimal, date, Enum)."""
-    if not tool.revive:
-        return dict(args)
-    out = dict(args)
+    """The arguments as the function's annotations have them (text to Decimal, date, Enum). A copy: what a body does to
+    its lists must not reach the call that was judged and is recorded."""
+    out = {name: copied(value) for name, value in args.items()}
     for name, revive in tool.revive.items():
         if out.get(name) is not None:
             out[name] = revive(out[name])

@@ -219,6 +219,9 @@ class Verifier:
         for above, below in zip(token.blocks, token.blocks[1:], strict=False):
             grants = _attenuated(above, below.claims, grants)
         deadline = self._minted.deadline(root.jti, leaf.expires)
+        if deadline is None and (token.kind == "local" or root.issuer == self._minted.issuer):
+            # ours, and forgotten: the wall clock, which may have been set back, has no say in it
+            raise Denied(refusal("expired", jti=leaf.jti, clock="monotonic"))
         return VerifiedToken(_MADE_HERE, token=token, grants=grants, deadline=deadline)
 
     def _signatures(self, blocks: tuple[Block, ...]) -> None:

@@ -13,6 +13,8 @@ from typing import Any, Literal, Protocol
 AnswerKind = Literal["approved", "denied", "timeout"]
 Scope = Literal["once", "times", "template", "task"]
 SCOPES: tuple[Scope, ...] = ("once", "times", "template", "task")
+#: seconds that an approval lives where the reviewer names no span
+DEFAULT_LIFE_S = 60.0
 #: `human` questions are for people only: no automatic reviewer, callback or webhook may answer them.
 ReviewerClass = Literal["human", "automatic"]
 
@@ -83,7 +85,7 @@ class Answer:
     uses: int = 1
     reviewer: str = ""
     reviewer_class: ReviewerClass = "automatic"
-    expires_s: float = 60.0
+    expires_s: float = DEFAULT_LIFE_S
 
 
 class Approver(Protocol):

@@ -3,6 +3,7 @@
 I1  Every leaf gets the declared label of its path; what is not declared is untrusted and the owner's alone.
 I2  The labels of the call's arguments and of the branch it stands in are joined into all of it: what was asked
     decides what comes back.
+    A key that reads like a path is declared by nothing: it is as a field that nobody named.
 I3  A field that the user wrote (its declared author is one of the user's own names) counts as `directory`, no higher.
 """
 
@@ -19,6 +20,10 @@ from saggar.plan import node as nodes
 from saggar.plan.node import Node
 
 MAX_PRINCIPALS = 200
+#: what a declared path is made of; a key that holds one of these (or nothing) could pass for a path of several fields
+_NAME_MARKS = frozenset(".[]#*")
+#: in the place of such a key: no declaration can name it
+UNDECLARED = "\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,8 @@ def _node(walk: _Walk, value: Any, path: str, keys: tuple[str | int, ...], depth
         for k, v in value.items():
             if not isinstance(k, str):
                 raise PeerError(f"`{walk.declaration.name}` returned an object with a key that is no text")
-            fields[k] = _node(walk, v, f"{path}.{k}" if path else k, (*keys, k), depth + 1)
+            name = k if _NAME_MARKS.isdisjoint(k) and k else UNDECLARED
+            fields[k] = _node(walk, v, f"{path}.{name}" if path else name, (*keys, k), depth + 1)
         return Node(fields, label)
     if value is None or isinstance(value, str | int | float | bool):
         declared = walk.declaration.label_of(path)

@@ -97,6 +97,7 @@ class ToolSession:
     ) -> None:
         self.audit = AuditLog(os.path.join(self._run.path, AUDIT), self.id)
         self.approvals = Store(os.path.join(self._run.path, APPROVALS))
+        self.approvals.park_all()
         review = Review(self.approvals, [Terminal()] if channels is None else channels, timeout_s=wait_s)
         self.approver = review
         self._desk = Desk(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import threading
@@ -146,6 +147,38 @@ class TestUses:
         assert store.spend(ask("q4")) is None
         again.close()
 
+    @pytest.mark.parametrize(
+        ("answer", "after", "holds"),
+        [
+            (lambda q: yes(q), 7200, True),
+            (lambda q: yes(q, life=120.0), 119, True),
+            (lambda q: yes(q, life=120.0), 121, False),
+            (lambda q: yes(q, "task", life=60.0), 59, True),
+            (lambda q: yes(q, "task", life=60.0), 61, False),
+            (lambda q: yes(q, "times", 5, life=60.0), 61, False),
+            (lambda q: yes(q, "template", life=3600.0), 3601, False),
+        ],
+    )
+    def test_a_parked_approval_lives_as_long_as_was_said(self, store, answer, after, holds):
+        q = ask()
+        store.ask(q)
+        store.park("q1")
+        found = answer(q)
+        store.answer("q1", found)
+        store.clock[0] += after
+        assert (store.spend(ask("q2")) is not None) is holds
+
+    def test_of_a_session_that_died_nobody_waits(self, store):
+        store.ask(ask())
+        again = Store(store.path, wall=lambda: store.clock[0])
+        again.park_all()
+        assert [e.state for e in store.waiting()] == ["parked"]
+        store.answer("q1", yes(ask()))
+        assert again.spend(ask("q2"))
+        again.park_all()  # what is answered stays so
+        assert [e.state for e in store.entries()] == ["approved"]
+        again.close()
+
     def test_two_processes_never_spend_one_use_twice(self, store):
         q = ask()
         store.ask(q)
@@ -273,10 +306,40 @@ class TestRemember:
     def test_widened_by_a_person(self):
         assert 'to = "*@acme.com"' in remembered(ask(), {"to": "*@acme.com"})
 
-    @pytest.mark.parametrize("term", ["*", "**", "@", "*.", "*@", "/**", ""])
+    @pytest.mark.parametrize(
+        "term",
+        [
+            "*",
+            "**",
+            "@",
+            "*.",
+            "*@",
+            "/**",
+            "",
+            "each(*)",
+            "len<=4096",
+            "*&len<=99",
+            "each(len<=9&*)",
+            "each(each(*))",
+            "cidr(0.0.0.0/0)",
+            "under(/)",
+            'prefix("@")',
+        ],
+    )
     def test_refuses_what_says_nothing(self, term):
         with pytest.raises(UsageError, match="allow anything"):
             remembered(ask(), {"to": term})
+
+    @pytest.mark.parametrize("term", ["each(", "a**b*", "*@a.com&", 'x"y', "{a", "len<=x"])
+    def test_refuses_what_does_not_parse(self, term):
+        with pytest.raises(UsageError, match="is not a term"):
+            remembered(ask(), {"to": term})
+
+    @pytest.mark.parametrize(
+        "term", ["each(*@acme.com)", "*@acme.com&len<=99", '{"a@b.c", d@e.f}', "cidr(10.0.0.0/8)", "..5"]
+    )
+    def test_takes_what_bounds(self, term):
+        assert json.dumps(term) in remembered(ask(), {"to": term})
 
     def test_refuses_what_is_for_people_and_what_is_not_there(self):
         with pytest.raises(UsageError, match="not remembered"):

@@ -71,6 +71,17 @@ class TestGatewayWithABook:
         assert gateway.call(token, "send_email", MAIL).status == "parked"  # once
         assert len(log.of("capability.parked")) == 3
 
+    @pytest.mark.parametrize("end", [ValueError, KeyboardInterrupt, OSError])
+    def test_an_answer_after_the_asker_went_away_is_for_the_next(self, store, end):
+        review = Review(store, [Callback(lambda q: (_ for _ in ()).throw(end))], timeout_s=0)
+        q = ask()
+        with pytest.raises(end):
+            review.ask(q)
+        assert [e.state for e in store.entries()] == ["parked"]
+        store.answer("q1", yes(q))
+        assert review.standing(ask("q2")).kind == "approved"
+        assert review.standing(ask("q3")) is None
+
     def test_a_machine_does_not_answer_for_people(self, store):
         gateway, token, _ = tainted(Review(store, [Callback(lambda q: True)], timeout_s=0))
         assert gateway.call(token, "send_email", MAIL).status == "parked"

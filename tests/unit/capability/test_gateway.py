@@ -12,6 +12,7 @@ import pytest
 
 from saggar.capability.declare import tool
 from saggar.capability.desk_host import Purse
+from saggar.capability.mint import attenuate_local
 from saggar.capability.past import past_of
 from saggar.capability.rule import Rule
 from saggar.core.approval import Answer
@@ -116,8 +117,6 @@ def test_str_subclasses_are_not_strings():
 
 class TestBudgets:
     def test_calls_of_a_token_and_its_children_are_one_account(self):
-        from saggar.capability.mint import attenuate_local
-
         grant = "send:email[to=*@acme.com, max=2]"
         desk, _, _ = make_desk(grant)
         parent = desk.gateway.token([grant])
@@ -265,6 +264,47 @@ def test_a_list_that_changes_while_a_human_thinks_changes_nothing():
     desk.gateway.call(token, "read_inbox", {})
     assert desk.gateway.call(token, "send", {"to": "bob@acme.com", "cc": cc}).done
     assert sent == [["eve@acme.com"]]
+
+
+def test_a_body_that_changes_its_lists_changes_no_other_call():
+    got = []
+
+    @tool("write:tags", effect="write", reversible=True, roles={"tags": "content", "more": "content"})
+    def put(tags: list[str], more: list[str] = ["a"]) -> int:  # a mutable default is what is tried
+        got.append((list(tags), list(more)))
+        tags.append("x")
+        more.append("x")
+        return len(more)
+
+    desk, _, _ = make_desk("write:tags", tools=[put])
+    token, mine = desk.gateway.token(["write:tags"]), ["t"]
+    judged = []
+    commit = desk.gateway._commit
+    desk.gateway._commit = lambda j: (judged.append(j), commit(j))[1]
+    for _ in range(2):
+        assert desk.gateway.call(token, "put", {"tags": mine}).done
+    assert got == [(["t"], ["a"])] * 2
+    assert mine == ["t"]
+    assert put.declaration.argument("more").default == ["a"]
+    assert [j.call.args for j in judged] == [{"tags": ["t"], "more": ["a"]}] * 2
+
+
+def test_an_account_with_a_colon_is_taken_up_as_itself():
+    grant = "send:email[to=*@acme.com, max=1]"
+    desk, log, _ = make_desk(grant)
+    ids = iter([b"a:b", b"c"])  # a holder chooses its token's id
+    sly = attenuate_local(desk.gateway.token([grant]), desk.gateway.grants([grant]), random=lambda n: Named(next(ids)))
+    assert desk.gateway.call(sly, "send_email", MAIL).done
+    used = past_of(log.records).used
+    assert used["token", "a:b", "0"][0] == 1
+    again, _, _ = make_desk(grant)
+    again.gateway.restore(past_of(log.records))
+    assert again.gateway._ledger.used(("token", "a:b", "0"))[0] == 1
+
+
+class Named(bytes):
+    def hex(self):
+        return self.decode()
 
 
 def test_without_a_log_nothing_happens():

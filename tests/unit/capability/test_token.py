@@ -113,6 +113,32 @@ def test_on_another_host_the_wall_clock_decides_within_the_skew(seconds, reason)
         house.far.verify(text)
 
 
+@pytest.mark.parametrize("kind", ["local", "signed"])
+def test_what_ran_out_stays_so_when_it_is_forgotten_and_the_clock_set_back(kind):
+    house = House()
+    old = house.issuer.mint_local(WIDE) if kind == "local" else house.mint()
+    house.clock.advance(61)
+    for _ in range(4096):  # enough that the table of deadlines is cleared of what ran out
+        house.issuer.mint_local(WIDE)
+    fresh = house.issuer.mint_local(WIDE)
+    back = Verifier(
+        "task-1",
+        roots=[BROKER.public],
+        clock=ManualClock(monotonic=161.0, wall=1_800_000_000.0),
+        secret=b"s" * 32,
+        minted=house.issuer.minted,
+    )
+    assert refused(back, old) == "expired"
+    assert back.verify(fresh).kind == "local"
+
+
+def test_a_local_token_of_an_earlier_process_has_run_out():
+    house = House()
+    token = house.issuer.mint_local(WIDE)
+    later = Verifier("task-1", roots=[], clock=house.clock, secret=b"s" * 32)
+    assert refused(later, token) == "expired"
+
+
 def test_a_childs_shorter_life_counts_on_the_monotonic_clock():
     house = House()
     text = attenuate(

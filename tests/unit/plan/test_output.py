@@ -86,3 +86,46 @@ def deep(n):
 def test_what_is_no_data_is_a_fault_of_the_peer(value):
     with pytest.raises(PeerError):
         made(value)
+
+
+OWNED = tool(
+    "record", labels={"meta.owner": FieldLabel(DIRECTORY), "rows[].id": FieldLabel(SYSTEM), "": FieldLabel(SYSTEM)}
+)
+
+
+def own(node, *keys):
+    """The leaf as it was labelled, without what its containers add."""
+    for key in keys:
+        node = node.data[key]
+    return node
+
+
+@pytest.mark.parametrize(
+    ("value", "keys"),
+    [
+        ({"meta.owner": "eve"}, ("meta.owner",)),
+        ({"rows[].id": "eve"}, ("rows[].id",)),
+        ({"rows[]": {"id": "eve"}}, ("rows[]", "id")),
+        ({"": "eve"}, ("",)),
+        ({"": {"meta": {"owner": "eve"}}}, ("", "meta", "owner")),
+        ({"*": "eve"}, ("*",)),
+        ({"#": "eve"}, ("#",)),
+        ({"x": {"meta.owner": "eve"}}, ("x", "meta.owner")),
+    ],
+)
+def test_a_key_cannot_pass_for_a_path(value, keys):
+    node = label_output(OWNED, value, "c1", ME, base=NEUTRAL)
+    assert own(node, *keys).label.integrity == UNTRUSTED
+
+
+def test_what_is_declared_is_still_found():
+    node = label_output(OWNED, {"meta": {"owner": "ann"}, "rows": [{"id": 1}]}, "c1", ME, base=NEUTRAL)
+    assert own(node, "meta", "owner").label.integrity == DIRECTORY
+    assert own(node, "rows", 0, "id").label.integrity == SYSTEM
+
+
+def test_a_key_within_a_declared_object_has_that_object_s_label():
+    node = label_output(
+        tool("r", labels={"meta": FieldLabel(DIRECTORY)}), {"meta": {"a.b": "x"}}, "c1", ME, base=NEUTRAL
+    )
+    assert own(node, "meta", "a.b").label.integrity == DIRECTORY
