@@ -209,7 +209,7 @@ def test_journal_gives_a_node_or_parse_error(raw):
 
 
 link_text = st.lists(
-    st.sampled_from(["http://", "https://", "www.", "evil.test", "a.com", "/p", "?q=1", " ", "(", ")", "[x](", "]", "!", ".", "@", "ü", "．", "\n", "x"]),
+    st.sampled_from(["http://", "https://", "www.", "evil.test", "a.com", "/p", "?q=1", " ", "(", ")", "[x](", "]", "!", ".", "@", "ü", "．", "\n", "x", "//", "=", "https:", "](", "<", "1.2.3.4", "#", "／", "․", "…", "：", "*", "~"]),
     max_size=14,
 ).map("".join)  # fmt: skip
 

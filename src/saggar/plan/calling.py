@@ -52,7 +52,8 @@ def named_by(declaration: ToolDeclaration, args: Mapping[str, Node]) -> tuple[in
 
 def asking(declaration: ToolDeclaration | None, args: Mapping[str, Node]) -> list[str]:
     """The arguments that have a say in what comes back. What an effect is given to store or send has none: the id of a
-    new file is the drive's own, whoever wrote the file's text (the text, where it is echoed, has its declared label)."""
+    new file is the drive's own, whoever wrote the file's text (the text, where it is echoed, has its declared label). That there is a result at all is another matter:
+    on it every argument has a say (`node.exists`)."""
     if declaration is None or not declaration.has_side_effect:
         return list(args)
     content = {a.name for a in declaration.with_role("content")}

@@ -234,7 +234,7 @@ class _Walk:
                 del self.report.questions[marks[0] :], self.report.flows[marks[1] :], self.report.faults[marks[2] :]
         label = self.pc
         self.pc, self.times = held, times
-        self.leave(steps.assigned(step.body) | {step.var}, label)
+        self.leave(steps.assigned(step.body, self.plan.fragments) | {step.var}, label)
         if collected is not None:
             self.put(step.out, Shape("array", label, items=collected.under(label)))
 
@@ -253,7 +253,7 @@ class _Walk:
             other = self.scope.get(name)
             self.scope[name] = value if other is None else other.meet(value)
         label, self.pc = self.pc, held
-        self.leave(steps.assigned((step,)), label)
+        self.leave(steps.assigned((step,), self.plan.fragments), label)
 
     def leave(self, names: frozenset[str], label: Label) -> None:
         for name in names:

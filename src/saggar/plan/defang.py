@@ -78,6 +78,8 @@ COMMON_SUFFIXES = frozenset(
 )
 _STOP = frozenset(" \t\r\n\f\v<>\"'`(){}|\\^,;\u00a0\u2003\u3000")
 _TRAIL = ".!?:*_~]["
+_STARTS = ("//", "http:", "https:", "ftp:", "vbscript:", "tel:", "sms:", "intent:")
+_ATTRIBUTES = ("=//", "=http:", "=https:")
 
 
 def words(text: str) -> Iterator[tuple[int, int]]:
@@ -101,12 +103,20 @@ def links(text: str) -> list[tuple[int, int]]:
         start, end = first, last
         while end > start and text[end - 1] in _TRAIL:
             end -= 1
-        while start < end and text[start] in "[*_~":
+        target = is_target(text, first)
+        while not target and start < end and text[start] in "[*_~":
             start += 1
-        inner = text.rfind("](", start, end)
-        if start < end and is_link(text[start:end] if inner < 0 else text[inner + 2 : end]):
+        if start < end and (target or is_link(text[start:end])):
             found.append((start, end))
     return found
+
+
+def is_target(text: str, start: int) -> bool:
+    """Whether what begins at `start` stands where markdown has a link's target: `](` before it, space or `<` between."""
+    at = start
+    while at > 0 and text[at - 1] in " \t\r\n<":
+        at -= 1
+    return text[max(at - 2, 0) : at] == "]("
 
 
 def is_link(word: str) -> bool:
@@ -114,14 +124,21 @@ def is_link(word: str) -> bool:
     lowered = unicodedata.normalize("NFKC", word).casefold().replace("\u3002", ".")
     if "://" in lowered or lowered.startswith(("www.", "mailto:", "data:", "javascript:")):
         return True
-    host, slash, _ = lowered.partition("/")
-    host = host.partition(":")[0]
+    # a browser needs no second slash after a scheme, and no scheme before two slashes, in an attribute neither
+    if lowered.startswith(_STARTS) or any(mark in lowered for mark in _ATTRIBUTES):
+        return True
+    end = next((i for i, c in enumerate(lowered) if c in "/?#"), len(lowered))
+    host, path = lowered[:end], lowered[end : end + 1] in ("/", "?")
     if "@" in host:
-        return False  # a mail address, which names a person; recipients are judged by role
+        # without a path a mail address, which names a person; recipients are judged by role
+        return path and any("." in part.rpartition("]")[2] for part in host.split("["))
+    host, port, _ = host.partition(":")
     labels = host.split(".")
     if len(labels) < 2 or not all(labels):
         return False
-    return labels[-1] in COMMON_SUFFIXES or (bool(slash) and labels[-1].isalpha())
+    if len(labels) == 4 and all(x.isdigit() for x in labels):
+        return path or bool(port)
+    return labels[-1] in COMMON_SUFFIXES or labels[-1].startswith("xn--") or (path and labels[-1].isalpha())
 
 
 def defang(text: str, permitted: str = "") -> str:
@@ -129,17 +146,32 @@ def defang(text: str, permitted: str = "") -> str:
     out, at = [], 0
     for start, end in links(text):
         link = text[start:end]
-        out.append(text[at:start])
-        out.append(link if link in permitted and _whole_word(link, permitted) else inert(link))
+        before = text[at:start]
+        if link in permitted and _whole_word(link, permitted):
+            out += [before, link]
+        else:
+            # a target with neither dot nor colon is a link by its place alone, so the place goes too
+            out += [before.replace("](", "] (") if is_target(text, start) else before, inert(link)]
+            # our own bracket and a parenthesis in the text would make a target
+            out += [" "] if out[-1].endswith("]") and text[end : end + 1] == "(" else []
         at = end
     return "".join(out) + text[at:]
 
 
 def inert(link: str) -> str:
-    """Every dot and colon bracketed; nothing makes a link of the result."""
+    """Every dot and colon bracketed, whatever it looks like, and the slashes that need neither; nothing makes a link of
+    the result."""
     for scheme in ("http", "HTTP", "Http"):
         link = link.replace(scheme, scheme.replace("tt", "xx").replace("TT", "XX"))
-    return "".join(f"[{c}]" if c in ".:\u3002\uff0e\uff61\uff1a" else c for c in link)
+    out, slashes, before = [], 0, ""
+    for c in link:
+        plain = c if c.isascii() else unicodedata.normalize("NFKC", c).replace("\u3002", ".")
+        slashes = slashes + 1 if plain == "/" else 0
+        # two slashes are a link where a word or an attribute's value begins
+        pair = slashes == 2 and before in ("", *"=[*_~")
+        out.append(f"[{c}]" if pair or "." in plain or ":" in plain else c)
+        before = before if slashes else plain
+    return "".join(out)
 
 
 def _whole_word(link: str, permitted: str) -> bool:

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 from saggar.audit.canonical import encode
 from saggar.core.approval import Approver
 from saggar.core.decision import ALLOW, ASK, DENY, Decision
-from saggar.core.errors import LimitExceeded, ParseError, PeerError
+from saggar.core.errors import Denied, LimitExceeded, ParseError, PeerError, UsageError
 from saggar.core.label import DIRECTORY, NEUTRAL, UNTRUSTED, USER, Label, Source, join
-from saggar.core.tool import AUTHORITY_ROLES, LabelLike, ToolDeclaration, ToolGateway
+from saggar.core.tool import AUTHORITY_ROLES, LabelLike, Outcome, ToolDeclaration, ToolGateway
 from saggar.plan import expression, flow, journal, parse
 from saggar.plan import node as nodes
 from saggar.plan import step as steps
@@ -39,6 +39,8 @@ from saggar.plan.worker import Worker, WorkerRequest, ask_worker
 
 #: life of the capability of one call
 CAPABILITY_TTL_S = 60.0
+#: what hostile data can make a gateway raise (I4); a spent limit or a record that cannot be written (`OSError`) is not among it
+UNFIT = (ParseError, PeerError, UsageError, Denied, ValueError, TypeError, ArithmeticError, RecursionError, LookupError)
 
 
 class Capabilities(Protocol):
@@ -222,29 +224,32 @@ class _Run:
         declaration = self.x.tools.get(step.tool)
         args = {name: self.value(e) for name, e in step.args}
         uses = self.uses(*(e for _, e in step.args))
-        base = join(self.pc, *(whole(args[n]) for n in asking(declaration, args)))
+        # whether the call runs, and whether it succeeds, depends on every argument: one that comes to nothing skips it
+        ran = join(self.pc, *map(whole, args.values()))
         unknown = declaration is None or any(declaration.argument(n) is None for n in args)
         if declaration is None or unknown or not all(map(complete, args.values())):
             reason = "unknown_tool_or_argument" if unknown else "argument_not_known"
-            self.event(Event(key, "call", step.tool, uses, base, "skip", reason, line=step.line))
-            self.put(step.out, missing(base), key)
+            self.event(Event(key, "call", step.tool, uses, ran, "skip", reason, line=step.line))
+            self.put(step.out, missing(ran), key)
             return
         self.calls += 1
         if self.calls > self.plan.max_calls:
             raise LimitExceeded("the plan makes too many calls", limit="plan.calls", value=self.plan.max_calls)
+        args = {name: nodes.settled(node) for name, node in args.items()}
+        base = join(self.pc, *(whole(args[n]) for n in asking(declaration, args)))
         decision = self.x.decide(declaration, args, self.pc, self.plan.request, self.x.tools)
         plain = self.plain(declaration, args)
-        result = Node(nodes.NOT_ENOUGH, base)
+        result = missing(ran)
         asks = decision.effect == ASK
         if asks and self.x.gateway_asks and args:
             # only what ran was approved: the gateway refuses or parks the rest
             self.asks += 1
-            result, approved = self.through(step, key, declaration, args, plain, base=base, why=decision)
+            result, approved = self.through(step, key, declaration, args, plain, base=(base, ran), why=decision)
         else:
             approved = asks and self.approve(declaration, args, plain, why=decision, key=key)
             if decision.effect == ALLOW or approved:
                 why = None if approved else decision
-                result, _ = self.through(step, key, declaration, args, plain, base=base, why=why)
+                result, _ = self.through(step, key, declaration, args, plain, base=(base, ran), why=why)
         self.event(
             Event(
                 key, "call", step.tool, uses, whole(result), decision.effect, decision.reason, decision.rule, approved,
@@ -311,11 +316,12 @@ class _Run:
         args: Mapping[str, Node],
         plain: dict[str, Any],
         *,
-        base: Label,
+        base: tuple[Label, Label],
         why: Decision | None,
     ) -> tuple[Node, bool]:
-        """The result, and whether the call ran. why: this wall's verdict; None for a call that a human approved."""
-        failed = missing(base, Label([Source("tool", step.tool, call=key)], integrity=UNTRUSTED))
+        """The result, and whether the call ran. base: what has a say in the result, and in there being one. why: this
+        wall's verdict; None for a call that a human approved."""
+        failed = missing(base[1], Label([Source("tool", step.tool, call=key)], integrity=UNTRUSTED))
         held = self.x.journal.get(key)
         if held is not None and held.get("state") == journal.DONE:
             self.made.append(Made(key, step.tool, plain, why is None, "replayed"))
@@ -324,11 +330,26 @@ class _Run:
             # the run died between intent and outcome: the effect may have happened, so it is not tried again (I2)
             self.made.append(Made(key, step.tool, plain, why is None, "unknown"))
             return failed, True
+        try:
+            token = self.x.capabilities.mint(step.tool, plain, CAPABILITY_TTL_S)
+        except UNFIT as err:
+            # arguments that no capability can be made for; nothing has happened, so nothing is journalled as begun
+            self.x.record(
+                "plan.call", effect=DENY, reason="no_capability", detail={"key": key, "why": type(err).__name__}
+            )
+            self.made.append(Made(key, step.tool, plain, why is None, "failed"))
+            self.x.journal.put(key, {"state": journal.DONE, "value": journal.dump_node(failed), "ran": False})
+            return failed, False
         self.x.record("plan.call", effect=ALLOW, reason="intent", detail={"key": key, "tool": step.tool})
         self.x.journal.put(key, {"state": journal.INTENT})
-        token = self.x.capabilities.mint(step.tool, plain, CAPABILITY_TTL_S)
         shown = self.labels(declaration, args, why)
-        outcome = self.x.gateway.call(token, step.tool, plain, labels=shown, call_id=f"{self.x.run_id}.{key}")
+        try:
+            outcome = self.x.gateway.call(token, step.tool, plain, labels=shown, call_id=f"{self.x.run_id}.{key}")
+        except UNFIT as err:
+            self.x.record(
+                "plan.call", effect=DENY, reason="gateway_failed", detail={"key": key, "why": type(err).__name__}
+            )
+            outcome = Outcome("failed", Decision(DENY, "gateway_failed", layer="L4", public=flow.PUBLIC))
         if outcome.status == "parked":
             # the gateway asked a human of its own; nothing ran, so the intent is taken back by the resume
             self.x.journal.put(key, {"state": "parked"})
@@ -337,7 +358,8 @@ class _Run:
         if outcome.done:
             try:
                 span = named_by(declaration, args)
-                result = label_output(declaration, outcome.value, key, self.x.owner, base=base, span=span)
+                result = label_output(declaration, outcome.value, key, self.x.owner, base=base[0], span=span)
+                result = result if base[1].flows_to(base[0]) else nodes.exists(result, base[1])
             except PeerError:
                 result = failed
         self.made.append(Made(key, step.tool, plain, why is None, outcome.status))
@@ -351,8 +373,14 @@ class _Run:
         """What the gateway is told. A human who approved this very call has endorsed its arguments; one whom the user
         named (or approved) is a reader from here on."""
         asks = why is not None and why.effect == ASK
-        audience = [] if asks else declaration.with_role("recipient", "destination")
-        let_in = {str(x.data) for a in audience if a.name in args for x in nodes.leaves(args[a.name])}
+        audience = [] if asks else declaration.with_role(*flow.AUDIENCE_ROLES)
+        let_in = {
+            str(x.data)
+            for a in audience
+            if a.name in args
+            for x in nodes.leaves(args[a.name])
+            if why is None or flow.let_in(x.label, self.pc)
+        }
         return {
             name: call_label(node.under(self.pc), endorsed=why is None, let_in=let_in, decision=why if asks else None)
             for name, node in args.items()
@@ -366,7 +394,7 @@ class _Run:
         if held is not None and held.get("state") == journal.DONE:
             result = journal.load_node(held.get("value"))
         elif not data.known:
-            result = missing(data.label)
+            result = missing(whole(data))
         else:
             schema = step.schema if isinstance(step, Extract) else None
             cap = step.max_chars if isinstance(step, Summarise) else steps.DEFAULT_TEXT_CAP
@@ -416,7 +444,7 @@ class _Run:
             if step.collect is not None:
                 gathered.append(self.value(step.collect).under(self.pc))
         self.pc, self.pc_keys = held, held_keys
-        self.leave(steps.assigned(step.body) | {step.var}, kept_label, key)
+        self.leave(steps.assigned(step.body, self.plan.fragments) | {step.var}, kept_label, key)
         if step.collect is not None:
             made = Node(tuple(gathered), kept_label)
             self.put(step.out, made if isinstance(source.data, tuple) else missing(whole(source)), key)
@@ -438,7 +466,7 @@ class _Run:
         elif test.data is False:
             self.block(step.otherwise, prefix)
         self.pc, self.pc_keys = held, held_keys
-        self.leave(steps.assigned((step,)), label, key)
+        self.leave(steps.assigned((step,), self.plan.fragments), label, key)
 
     # people
 

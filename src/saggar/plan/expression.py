@@ -18,6 +18,7 @@ from saggar.core.errors import LimitExceeded, ParseError
 from saggar.core.label import DIRECTORY, NEUTRAL, RANK, SYSTEM, USER, Label, Source, join
 from saggar.plan import node as nodes
 from saggar.plan import operation
+from saggar.plan.naming import named_in
 from saggar.plan.node import Node, missing, whole
 
 MAX_LITERAL = 8192
@@ -147,7 +148,10 @@ def _apply(name: str, args: list[Node], meter: Meter) -> Node:
         return missing(label)
     plain = [nodes.raw(a) for a in args]
     meter.spend(sum(len(p) // 64 if isinstance(p, str | list | dict) else 0 for p in plain))
-    return nodes.of(operation.apply(name, plain), label)
+    made = operation.apply(name, plain)
+    if isinstance(made, list):
+        meter.spend(len(made))
+    return nodes.of(made, label)
 
 
 def _named(args: list[Node], request: str) -> bool:
@@ -158,7 +162,7 @@ def _named(args: list[Node], request: str) -> bool:
 
 
 def _a_name(node: Node, request: str) -> bool:
-    return node.names or bool(node.writer and operation.has_words(request, node.writer))
+    return node.names or bool(node.writer and named_in(request, node.writer))
 
 
 def _words(node: Node) -> bool:

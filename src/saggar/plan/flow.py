@@ -7,7 +7,7 @@ I4  Every denial and refusal carries the same public text.
 
 Rules: `plan.authority` (who or what is acted upon comes from the user, a directory, or an object the user named);
 `plan.amount` (so does what is paid, or from an
-object that the user named); `plan.reader` (content goes to those who may read it, or to whom the user's own
+object that the user named); `plan.reader` (what goes out, in whatever argument, goes to those who may read it, or to whom the user's own
 words name); `plan.link` (a read may follow a link that somebody whom the user named wrote, character for character).
 """
 
@@ -17,9 +17,12 @@ from collections.abc import Mapping
 
 from saggar.core.decision import ALLOW, ASK, Decision
 from saggar.core.label import DIRECTORY, MANY, UNTRUSTED, USER, Label, Source, join
-from saggar.core.tool import AUTHORITY_ROLES, ArgumentDeclaration, ToolDeclaration
+from saggar.core.tool import AUTHORITY_ROLES, ArgumentDeclaration, Role, ToolDeclaration
+from saggar.plan.naming import named_in
 from saggar.plan.node import Node, leaves, whole
-from saggar.plan.operation import has_words
+
+#: who gets to see a call's other arguments
+AUDIENCE_ROLES: tuple[Role, ...] = ("recipient", "destination")
 
 #: the one text that a model or a tool gets for any refusal
 PUBLIC = "this step was not carried out"
@@ -83,6 +86,8 @@ def _amount(node: Node, pc: Label, tools: Mapping[str, ToolDeclaration]) -> bool
 
 
 def _vouched(source: Source, tools: Mapping[str, ToolDeclaration]) -> bool:
+    if source.kind == "worker":
+        return False  # it transforms, it never endorses: a turned one would name any sum
     if source.kind != "tool" or source.span != (-1, -1):
         return source != MANY
     declaration = tools.get(source.name)
@@ -91,7 +96,7 @@ def _vouched(source: Source, tools: Mapping[str, ToolDeclaration]) -> bool:
 
 def _fetch(node: Node, label: Label, request: str) -> tuple[str, str] | None:
     """A read from an address: the address itself is what leaves, and whoever chose it learns of the visit."""
-    if node.writer and has_words(request, node.writer):
+    if node.writer and named_in(request, node.writer):
         # the writer knows the link already, nothing that he could not read chose it (`Node.under` sees to that), and
         # the user named him: an object that the user named
         return None
@@ -103,18 +108,19 @@ def _fetch(node: Node, label: Label, request: str) -> tuple[str, str] | None:
 def _readers(declaration: ToolDeclaration, args: Mapping[str, Node], pc: Label) -> list[tuple[str, str, str, Label]]:
     audience = [
         leaf
-        for a in declaration.with_role("recipient", "destination")
+        for a in declaration.with_role(*AUDIENCE_ROLES)
         if a.name in args
         for leaf in leaves(args[a.name])
         if isinstance(leaf.data, str)
     ]
-    strangers = [str(x.data) for x in audience if not _let_in(x.label, pc)]
+    strangers = [str(x.data) for x in audience if not let_in(x.label, pc)]
     if not strangers:
         return []
     found = []
-    for argument in declaration.with_role("content"):
+    for argument in declaration.arguments:
         node = args.get(argument.name)
-        if node is None:
+        # every argument that reaches the strangers tells them something: a subject or an option no less than a body
+        if node is None or argument.role in AUDIENCE_ROLES:
             continue
         label = join(whole(node), pc)
         if not all(label.may_read(who) for who in strangers):
@@ -122,7 +128,7 @@ def _readers(declaration: ToolDeclaration, args: Mapping[str, Node], pc: Label) 
     return found
 
 
-def _let_in(label: Label, pc: Label) -> bool:
+def let_in(label: Label, pc: Label) -> bool:
     """Whom the user's own words name, or who stands in an object that they name, the user has let in."""
     if not (pc.at_least(DIRECTORY) and label.at_least(DIRECTORY)):
         return False

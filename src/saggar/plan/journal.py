@@ -49,7 +49,9 @@ def dump_node(node: Node) -> dict[str, Any]:
 
     def walk(n: Node) -> list[Any]:
         at = table.setdefault(n.label, len(table))
-        marks = [n.writer, n.names]
+        marks: list[Any] = [n.writer, n.names]
+        if n.settled is not None:
+            marks.append(table.setdefault(n.settled, len(table)))
         if isinstance(n.data, tuple):
             return [at, marks, "l", [walk(c) for c in n.data]]
         if isinstance(n.data, Mapping):
@@ -72,10 +74,13 @@ def _load(raw: object, labels: list[Label], depth: int) -> Node:
     if not fits or not isinstance(raw, list):
         raise ParseError("not a stored value", reason="journal_value")
     at, marks, kind = raw[:3]
-    if type(at) is not int or not 0 <= at < len(labels) or not (isinstance(marks, list) and len(marks) == 2):
+    if type(at) is not int or not 0 <= at < len(labels) or not (isinstance(marks, list) and len(marks) in (2, 3)):
         raise ParseError("a stored value has no such label", reason="journal_value")
-    writer, names = marks
+    writer, names = marks[:2]
+    settled = marks[2] if len(marks) == 3 else None
     if not (writer is None or isinstance(writer, str)) or not isinstance(names, bool):
+        raise ParseError("a stored value has unknown marks", reason="journal_value")
+    if settled is not None and not (type(settled) is int and 0 <= settled < len(labels)):
         raise ParseError("a stored value has unknown marks", reason="journal_value")
     held = raw[3] if len(raw) == 4 else None
     data: Any = NOT_ENOUGH
@@ -87,4 +92,4 @@ def _load(raw: object, labels: list[Label], depth: int) -> Node:
         data = held
     elif kind != "n" or len(raw) != 3:
         raise ParseError("a stored value of unknown kind", reason="journal_value")
-    return Node(data, labels[at], writer, names)
+    return Node(data, labels[at], writer, names, None if settled is None else labels[settled])

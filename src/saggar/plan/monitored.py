@@ -48,7 +48,8 @@ class MonitoredGateway:
         call_id: str = "",
     ) -> Outcome:
         decision = self.monitor.decide(tool, args)
-        refused = decision.effect == DENY or (decision.effect == ASK and not self.asks)
+        # without an argument there is no label for the verdict to travel on, and nobody would ask
+        refused = decision.effect == DENY or (decision.effect == ASK and not (self.asks and args))
         self.record(
             "plan.monitor",
             effect=DENY if refused else decision.effect,
@@ -64,8 +65,8 @@ class MonitoredGateway:
         self.monitor.spend(tool)
         shown = dict(labels or {})
         if decision.effect == ASK:
-            carried = CallLabel(UNTRUSTED, frozenset({"monitor mode"}), None, decision)
-            shown |= {name: carried for name in args if name not in shown}
+            # over whatever the caller says of its arguments: a label of its own is no answer to the question
+            shown = {name: _carrying(decision, shown.get(name)) for name in args}
         outcome = self.gateway.call(
             token, tool, self.monitor.prepare(tool, args), labels=shown or None, call_id=call_id
         )
@@ -78,3 +79,9 @@ class MonitoredGateway:
 
     def declarations(self) -> Mapping[str, ToolDeclaration]:
         return self.gateway.declarations()
+
+
+def _carrying(decision: Decision, own: LabelLike | None) -> CallLabel:
+    """The verdict as a label; what the caller said of the argument stays, but for its integrity."""
+    sources = frozenset({"monitor mode"}) | (own.sources if own is not None else frozenset())
+    return CallLabel(UNTRUSTED, sources, own.readers if own is not None else None, decision)

@@ -6,6 +6,8 @@ I2  Labels are per field and per element: a child's effective label is its own j
     a container's own label covers its length, order and keys.
 I3  `NOT_ENOUGH` is a value with a label like any other; no operation turns it into an exception.
 I4  `writer` survives reading and copying only; every operation that computes drops it.
+I5  So does `settled`, which counts in one place alone: the value as a later call's argument. There, who made the value
+    come to nothing has only suppressed the call; anywhere else (a test, a branch, a text) he would have steered.
 """
 
 from __future__ import annotations
@@ -39,19 +41,22 @@ Scalar = str | int | float | bool | None | NotEnough
 class Node:
     """data: a scalar, a tuple of nodes, or a dict of nodes. writer: the text stands, unchanged, in one single leaf
     of a tool's output, which this principal wrote ("" where the tool does not say who); None for everything else. names: the tool declares the field
-    as one by which people call an object."""
+    as one by which people call an object. settled: the label of the value alone, where that it is there at all depends
+    on more (what an effect gave is there only if the effect ran, on which its content has a say); None: `label`.
+    Reading and copying keep it, every operation that computes drops it (I5)."""
 
     data: Scalar | tuple[Node, ...] | Mapping[str, Node]
     label: Label = NEUTRAL
     writer: str | None = None
     names: bool = False
+    settled: Label | None = None
 
     @property
     def known(self) -> bool:
         return self.data is not NOT_ENOUGH
 
-    def under(self, label: Label) -> Node:
-        """The same value with `label` joined in (I2: a container hands its own down)."""
+    def under(self, label: Label, settled: Label | None = None) -> Node:
+        """The same value with `label` joined in (I2: a container hands its own down, and its `settled`)."""
         joined = join(self.label, label)
         if joined is self.label:
             return self
@@ -60,21 +65,22 @@ class Node:
         return Node(
             self.data,
             joined,
-            self.writer if joined.readers == self.label.readers else None,
+            self.writer if joined.readers == self.label.readers and joined.at_least(self.label.integrity) else None,
             self.names and label.at_least(DIRECTORY),
+            None if self.settled is None else join(self.settled, settled or label),
         )
 
     def items(self) -> tuple[Node, ...]:
         """The elements of a list, each under the list's own label; empty for anything else."""
-        return tuple(n.under(self.label) for n in self.data) if isinstance(self.data, tuple) else ()
+        return tuple(n.under(self.label, self.settled) for n in self.data) if isinstance(self.data, tuple) else ()
 
     def get(self, key: Scalar) -> Node:
         """Field or element, or `NOT_ENOUGH` under this node's label where there is none."""
         data = self.data
         if isinstance(data, Mapping) and isinstance(key, str) and key in data:
-            return data[key].under(self.label)
+            return data[key].under(self.label, self.settled)
         if isinstance(data, tuple) and type(key) is int and -len(data) <= key < len(data):
-            return data[key].under(self.label)
+            return data[key].under(self.label, self.settled)
         return missing(self.label)
 
 
@@ -90,13 +96,33 @@ def leaves(node: Node) -> Iterator[Node]:
         if isinstance(top.data, tuple):
             children: list[Node] = list(top.items())
         elif isinstance(top.data, Mapping):
-            children = [child.under(top.label) for child in top.data.values()]
+            children = [child.under(top.label, top.settled) for child in top.data.values()]
         else:
             yield top
             continue
         if not children:
             yield top
         stack.extend(reversed(children))
+
+
+def settled(node: Node) -> Node:
+    """The node as an argument of a call is judged (I5)."""
+    data = node.data
+    if isinstance(data, tuple):
+        data = tuple(settled(child) for child in data)
+    elif isinstance(data, Mapping):
+        data = {key: settled(child) for key, child in data.items()}
+    return Node(data, node.settled or node.label, node.writer, node.names)
+
+
+def exists(node: Node, label: Label) -> Node:
+    """The node with `label` joined into all of it but `settled`: what it depends on that it is there."""
+    data = node.data
+    if isinstance(data, tuple):
+        data = tuple(exists(child, label) for child in data)
+    elif isinstance(data, Mapping):
+        data = {key: exists(child, label) for key, child in data.items()}
+    return Node(data, join(node.label, label), node.writer, node.names, node.settled or node.label)
 
 
 def whole(node: Node) -> Label:

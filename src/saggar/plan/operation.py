@@ -2,7 +2,8 @@
 
 I1  Each gives a value or `NOT_ENOUGH`; none raises, whatever it is fed.
 I2  On plain values each agrees with CPython where CPython has the same function (differential test).
-I3  No result is larger than MAX_TEXT characters or outside 64 bits.
+I3  No result is larger than MAX_TEXT characters or outside what JSON keeps exact, no text has a
+    lone surrogate, and no list more than MAX_ITEMS elements that the data did not have.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any
 from saggar.plan.node import NOT_ENOUGH
 
 MAX_TEXT = 1 << 20
-MAX_INT = 1 << 63
+#: what every JSON reader keeps exact, and what a capability can be minted for
+MAX_INT = (1 << 53) - 1
+MAX_ITEMS = 10_000
 
 
 def number(x: Any) -> bool:
@@ -28,7 +31,9 @@ def bounded(x: Any) -> Any:
     """I3."""
     if isinstance(x, str) and len(x) > MAX_TEXT:
         return NOT_ENOUGH
-    if isinstance(x, int) and not -MAX_INT <= x < MAX_INT:
+    if isinstance(x, str) and not x.isascii() and any("\ud800" <= c <= "\udfff" for c in x):
+        return NOT_ENOUGH
+    if isinstance(x, int) and not -MAX_INT <= x <= MAX_INT:
         return NOT_ENOUGH
     return NOT_ENOUGH if isinstance(x, float) and not isfinite(x) else x
 
@@ -128,7 +133,8 @@ def _int(x: Any) -> Any:
 def _split(text: Any, sep: Any = None) -> Any:
     if not isinstance(text, str) or not (sep is None or (isinstance(sep, str) and sep)):
         return NOT_ENOUGH
-    return text.split(sep)
+    found = text.split(sep, MAX_ITEMS)
+    return found if len(found) <= MAX_ITEMS else NOT_ENOUGH
 
 
 def _join(sep: Any, items: Any) -> Any:

@@ -5,6 +5,7 @@ I2  The labels of the call's arguments and of the branch it stands in are joined
     decides what comes back.
     A key that reads like a path is declared by nothing: it is as a field that nobody named.
 I3  A field that the user wrote (its declared author is one of the user's own names) counts as `directory`, no higher.
+I4  A number or text that no capability could be minted for (`operation.bounded`) is `NOT_ENOUGH`, under its label.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from saggar.core.label import DIRECTORY, UNTRUSTED, Label, Source
 from saggar.core.tool import FieldLabel, ToolDeclaration
 from saggar.plan import node as nodes
 from saggar.plan.node import Node
+from saggar.plan.operation import bounded
 
 MAX_PRINCIPALS = 200
 #: what a declared path is made of; a key that holds one of these (or nothing) could pass for a path of several fields
@@ -74,12 +76,13 @@ def _node(walk: _Walk, value: Any, path: str, keys: tuple[str | int, ...], depth
         label = _label(walk, path + "#", keys)
         fields = {}
         for k, v in value.items():
-            if not isinstance(k, str):
+            if not isinstance(k, str) or bounded(k) is nodes.NOT_ENOUGH:
                 raise PeerError(f"`{walk.declaration.name}` returned an object with a key that is no text")
             name = k if _NAME_MARKS.isdisjoint(k) and k else UNDECLARED
             fields[k] = _node(walk, v, f"{path}.{name}" if path else name, (*keys, k), depth + 1)
         return Node(fields, label)
     if value is None or isinstance(value, str | int | float | bool):
+        value = bounded(value)
         declared = walk.declaration.label_of(path)
         writer = _author(walk, declared, keys) if isinstance(value, str) else None
         return Node(value, _label(walk, path, keys), writer, declared.names)

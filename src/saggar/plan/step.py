@@ -190,6 +190,20 @@ def expressions(step: Step) -> tuple[Expr, ...]:
     return (step.text,)
 
 
-def assigned(steps: tuple[Step, ...]) -> frozenset[str]:
-    """Every name that the steps may set: a branch not taken says something about them, too."""
-    return frozenset(out for step in walk(steps) if (out := getattr(step, "out", "")))
+def assigned(steps: tuple[Step, ...], fragments: tuple[Fragment, ...]) -> frozenset[str]:
+    """Every name that the steps may set, those of the fragments that they let the user choose from among them: a branch
+    not taken says something about them, too."""
+    by_name = {f.name: f for f in fragments}
+    found: set[str] = set()
+    left, seen = [steps], set[str]()
+    while left:
+        for step in walk(left.pop()):
+            found.update(
+                n
+                for n in (getattr(step, "out", ""), getattr(step, "var", "") if isinstance(step, ForEach) else "")
+                if n
+            )
+            fresh = [n for n in getattr(step, "fragments", ()) if n in by_name and n not in seen]
+            seen.update(fresh)
+            left.extend(by_name[n].steps for n in fresh)
+    return frozenset(found)

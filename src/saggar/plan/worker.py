@@ -19,6 +19,7 @@ from saggar.core.tool import ToolDeclaration, TypeSpec
 from saggar.plan import node as nodes
 from saggar.plan.defang import defang, links
 from saggar.plan.node import NOT_ENOUGH, Node, leaves, whole
+from saggar.plan.operation import bounded
 from saggar.plan.step import DEFAULT_TEXT_CAP
 
 MAX_ITEMS = 200
@@ -140,10 +141,12 @@ class _Filler:
             "number": isinstance(value, int | float) and not isinstance(value, bool),
             "decimal": isinstance(value, str) and _is_decimal(value),
         }
-        return nodes.of(value, self.label) if fits.get(spec.kind, False) else Node(NOT_ENOUGH, self.label)
+        return nodes.of(bounded(value), self.label) if fits.get(spec.kind, False) else Node(NOT_ENOUGH, self.label)
 
     def text(self, value: str, spec: TypeSpec) -> Node:
         if len(value) > DEFAULT_TEXT_CAP:
+            return Node(NOT_ENOUGH, self.label)
+        if bounded(value) is NOT_ENOUGH:
             return Node(NOT_ENOUGH, self.label)
         if spec.enum:
             return Node(value if value in spec.enum else NOT_ENOUGH, self.label)

@@ -145,13 +145,13 @@ def test_links_of_strangers_are_defanged_on_the_way_out_and_in_the_reply():
 
 
 def test_a_link_needs_a_writer_whom_the_user_named():
-    source = 'u = extract(read_post(by="ann"), {"u": "url"}, "link")\nfetch(url=u.u)'
-    good, gateway, _ = run(source, "open the page that ann posted", worker={"s2": {"u": "www.evil.test/x"}})
+    source = 'u = extract(read_post(by="Ann"), {"u": "url"}, "link")\nfetch(url=u.u)'
+    good, gateway, _ = run(source, "open the page that Ann posted", worker={"s2": {"u": "www.evil.test/x"}})
     assert ("fetch", {"url": "www.evil.test/x"}) in gateway.called
     unnamed, gateway, _ = run(source, "open the page", worker={"s2": {"u": "www.evil.test/x"}})
     assert [c for c, _ in gateway.called] == ["read_post"]
     assert unnamed.events[-1].reason == "untrusted_destination"
-    made_up, gateway, _ = run(source, "the page that ann posted", worker={"s2": {"u": "www.evil.test/x?q=secret"}})
+    made_up, gateway, _ = run(source, "the page that Ann posted", worker={"s2": {"u": "www.evil.test/x?q=secret"}})
     assert [c for c, _ in gateway.called] == ["read_post"]
     assert made_up.events[-1].reason == "argument_not_known"
 
