@@ -86,25 +86,48 @@ class SecretsProcess:
         return answer, fds
 
 
+def _sources(specs: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    parts = [str(text).partition(":") for spec in specs for text in spec["sources"].values()]
+    return [(kind, argument) for kind, _, argument in parts]
+
+
+def secret_files(specs: Iterable[Mapping[str, Any]], env: Mapping[str, str]) -> list[str]:
+    """The files that hold a secret: each `file:` source, and the token file of a vault."""
+    sources = _sources(specs)
+    files = [argument for kind, argument in sources if kind == "file"]
+    if any(kind == "vault" for kind, _ in sources) and env.get("VAULT_TOKEN_FILE"):
+        files.append(env["VAULT_TOKEN_FILE"])
+    return files
+
+
+def trusted_files(specs: Iterable[Mapping[str, Any]], env: Mapping[str, str]) -> list[str]:
+    """What decides over a secret without holding it: the paths that a `command:` source executes or names, and CA files."""
+    from shlex import split
+
+    words = [word for kind, argument in _sources(specs) if kind == "command" for word in split(argument)]
+    # a word that is no path of the host, an option say, lies nowhere
+    files = [word for i, word in enumerate(words) if not i or word.startswith("/") or os.path.lexists(word)]
+    return files + [env[name] for name in ("VAULT_CACERT", "SSL_CERT_FILE") if env.get(name)]
+
+
 def start_secrets(specs: Iterable[Mapping[str, Any]], env: Mapping[str, str]) -> SecretsProcess:
     """Start and lock down the process for credentials of these kinds. Raises OSError, Unenforceable.
 
     specs: `SecretSpec.to_json()` of all hosts; decides which variables it is told, whether it may run programs, and
     whether it may connect. env: the supervisor's environment.
     """
-    sources = [str(text).partition(":") for spec in specs for text in spec["sources"].values()]
+    specs = list(specs)
+    sources = _sources(specs)
     oauth = any(spec["kind"] == "oauth2" for spec in specs)
-    kinds = {kind for kind, _, _ in sources}
-    names = {argument for kind, _, argument in sources if kind == "env"}
+    kinds = {kind for kind, _ in sources}
+    names = {argument for kind, argument in sources if kind == "env"}
     if "vault" in kinds:
         names |= set(_VAULT)
     if "command" in kinds:
         names |= set(_COMMAND)
     if oauth or "vault" in kinds:
         names.add("SSL_CERT_FILE")
-    files = [argument for kind, _, argument in sources if kind == "file"]
-    if "vault" in kinds and env.get("VAULT_TOKEN_FILE"):
-        files.append(env["VAULT_TOKEN_FILE"])
+    files = secret_files(specs, env)
     if "vault" in kinds and env.get("VAULT_CACERT"):
         files.append(env["VAULT_CACERT"])
     if oauth and env.get("SSL_CERT_FILE"):

@@ -22,6 +22,7 @@ from saggar.isolation.apply_journal_host import Journal, temporary_name
 from saggar.isolation.changes import DIRECTORY, FILE, MODE, SYMLINK, Change, Node, allowed_mode
 from saggar.isolation.discard_host import remove_tree
 from saggar.isolation.layer_host import MAX_DEPTH, Layer, copy_data, node_of, open_layer, open_node
+from saggar.isolation.own_host import own_below
 from saggar.isolation.place_host import Raced, Trail, exchange, make_directory, make_link, move_new, place_file
 from saggar.isolation.protected import protected
 from saggar.isolation.shown import shown
@@ -120,7 +121,7 @@ class Apply:
             since=self.since,
             patterns=self.patterns,
             allowed=self.allowed,
-            aliases=aliases(self.layer.host_fd, str(self.run.meta().get("workspace", "")), os.environ),
+            aliases=self._aliases(),
             overwrite=self.overwrite,
         )
         known = {r.path for r in refused}
@@ -129,6 +130,11 @@ class Apply:
             if why and change.path not in known and not (self.overwrite and why in CONFLICTS):
                 refused.append(Refusal(change.path, why))
         return chosen, [*broken, *refused]
+
+    def _aliases(self) -> dict[bytes, str]:
+        workspace = str(self.run.meta().get("workspace", ""))
+        # what this very process, and the next run, execute on the host
+        return {**aliases(self.layer.host_fd, workspace, os.environ), **own_below(workspace)}
 
     def _visit(self, change: Change, _upper: int, host: int) -> None:
         before = change.before

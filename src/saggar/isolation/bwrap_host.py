@@ -33,6 +33,7 @@ class Bubblewrap:
 
 
 _CACHE = "bwrap"
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 _found: Bubblewrap | None = None
 
@@ -68,7 +69,23 @@ def _bundled() -> Bubblewrap | None:
 
 def _site_directories() -> list[str]:
     # the launcher runs without `site`; its supervisor found the program for it
-    return [p for p in sys.path if p and os.path.isabs(p)]
+    return [p for p in sys.path if p and os.path.isabs(p) and not _of_the_project(p)]
+
+
+def _of_the_project(path: str) -> bool:
+    """Whether `path` lies in the current directory, as what `python -m` or PYTHONPATH put there, and is not where Saggar or its
+    interpreter is installed: a project brings no bubblewrap of its own."""
+    try:
+        here = os.getcwd()
+    except OSError:
+        return False
+    real = os.path.realpath(path)
+    installed = [os.path.realpath(p) for p in (_ROOT, sys.prefix, sys.base_prefix)]
+    return _below(real, here) and not any(_below(real, top) and top != here for top in installed)
+
+
+def _below(path: str, top: str) -> bool:
+    return (path + "/").startswith(top.rstrip("/") + "/")
 
 
 def _wheel_version(base: str) -> tuple[int, ...]:

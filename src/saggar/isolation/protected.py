@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 #: why -> names, protected wherever they stand (with all below them)
 _NAMES: dict[str, tuple[str, ...]] = {
     "git_settings": (".gitmodules", ".gitconfig", ".githooks", ".husky", ".lefthook", "lefthook.yml", "lefthook.yaml",
-                     "lefthook.toml", "lefthook.json", ".pre-commit-config.yaml", ".pre-commit-config.yml", ".hg", ".jj"),
+                     "lefthook.toml", "lefthook.json", ".lefthook-local", ".pre-commit-config.yaml", ".pre-commit-config.yml", ".hg", ".jj"),
     "shell_startup": (".profile", ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".zshrc", ".zshenv",
                       ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".mkshrc", ".cshrc", ".tcshrc", ".login", ".logout", ".inputrc",
                       ".xprofile", ".xinitrc", ".xsession", ".pam_environment", ".tmux.conf", ".screenrc", ".gdbinit", ".lldbinit",
                       ".pythonrc", ".pythonstartup"),
     "credentials": (".ssh", ".gnupg", ".netrc", ".aws", ".kube", ".docker", ".pypirc", ".npmrc", ".yarnrc", ".yarnrc.yml"),
-    "directory_environment": (".envrc", ".direnv", ".mise.toml", "mise.toml", ".tool-versions", ".autoenv", ".autoenv.zsh"),
+    "directory_environment": (".envrc", ".direnv", ".mise.toml", "mise.toml", ".mise", ".miserc.toml", ".tool-versions", ".autoenv", ".autoenv.zsh"),
     "editor_settings": (".vscode", ".idea", ".fleet", ".zed", ".vs", ".nvim.lua", ".nvimrc", ".vimrc", ".exrc", ".lvimrc",
-                        ".dir-locals.el", ".dir-locals-2.el", ".devcontainer", ".devcontainer.json", ".sublime", ".nova"),
+                        ".vim", ".vimrc.local", ".local.vimrc", ".gvimrc", ".ideavimrc", ".nvim", ".emacs", ".emacs.d",
+                        ".spacemacs", ".spacemacs.d", ".doom.d", ".helix", ".dir-locals.el", ".dir-locals-2.el", ".devcontainer", ".devcontainer.json", ".sublime", ".nova"),
     "agent_settings": (".claude", "claude.md", "claude.local.md", "agents.md", "agents.override.md", "agent.md", "gemini.md",
                        "qwen.md", "warp.md", ".mcp.json", "mcp.json", ".windsurf", ".windsurfrules", ".cline", ".clinerules",
                        ".roo", ".roorules", ".roomodes", ".codex", ".gemini", ".qwen", ".continue", ".continuerules", ".kiro",
@@ -35,13 +36,16 @@ _NAMES: dict[str, tuple[str, ...]] = {
                        ".agent", ".aider.conf.yml", ".copilot"),
     "ci_settings": (".gitlab-ci.yml", ".circleci", ".travis.yml", "jenkinsfile", ".buildkite", ".drone.yml", ".woodpecker",
                     ".woodpecker.yml", "azure-pipelines.yml", "bitbucket-pipelines.yml", ".teamcity"),
+    "build_settings": (".pnpmfile.cjs", ".pnpmfile.mjs", "bunfig.toml"),
     "saggar_policy": ("saggar.toml", ".saggar", ".saggar.toml"),
 }  # fmt: skip
 
-#: as above for names that come in families: one star, at the end or the beginning
+#: as above for names that come in families: one star
 _FAMILIES: dict[str, tuple[str, ...]] = {
     "agent_settings": (".cursor*", ".aider*"),
     "editor_settings": ("*.code-workspace", "*.sublime-project"),
+    "directory_environment": ("mise.*.toml", ".mise.*.toml", ".miserc.*.toml"),
+    "git_settings": ("lefthook-local.*", ".lefthook.*", ".lefthook-local.*"),
 }
 
 #: why -> consecutive components, protected wherever they stand
@@ -51,7 +55,17 @@ _PAIRS: dict[str, tuple[tuple[str, str], ...]] = {
                        (".github", "chatmodes"), (".github", "agents"), (".github", "hooks")),
     "shell_startup": ((".config", "fish"), (".config", "autostart"), (".config", "systemd"), (".config", "git"),
                       (".local", "bin")),
+    "directory_environment": ((".config", "mise"), ("mise", "config.toml"), ("mise", "config.local.toml"), ("mise", "conf.d")),
+    "editor_settings": ((".config", "nvim"), (".config", "vim"), (".config", "emacs"), (".config", "doom"), (".config", "helix")),
+    "build_settings": ((".cargo", "config"), (".cargo", "config.toml"), (".mvn", "jvm.config"), (".mvn", "maven.config"),
+                       (".mvn", "extensions.xml"), (".yarn", "plugins"), (".yarn", "releases")),
+    "path_program": ((".venv", "pyvenv.cfg"), ("venv", "pyvenv.cfg")),
 }  # fmt: skip
+
+#: directories of a project that users put on PATH, and what must not stand there instead of the host's own; `activate` is sourced
+_PATH_DIRECTORIES = ((".venv", "bin"), ("venv", "bin"), ("node_modules", ".bin"))
+_PATH_PROGRAMS = ("python*", "pypy*", "pip*", "activate*", "node", "nodejs", "npm", "npx", "git", "ssh", "sudo", "sh", "bash",
+                  "dash", "zsh", "ksh", "fish", "env", "ls", "cat")  # fmt: skip
 
 _BY_NAME = {name: why for why, names in _NAMES.items() for name in names}
 _BY_PAIR = {pair: why for why, pairs in _PAIRS.items() for pair in pairs}
@@ -102,6 +116,7 @@ def protected(path: bytes, *, in_git: bytes | None = None, plain: bool = True, e
             _BY_NAME.get(part)
             or _family(part)
             or (_BY_PAIR.get((part, parts[i + 1]), "") if i + 1 < len(parts) else "")
+            or _on_path(parts[i : i + 3], plain=plain)
         )
         if why:
             return why
@@ -115,6 +130,17 @@ def protected(path: bytes, *, in_git: bytes | None = None, plain: bool = True, e
         if why:
             return why
     return "policy_protect" if any(matches(parts, pattern, link=not plain) for pattern in extra) else ""
+
+
+def _on_path(parts: list[str], *, plain: bool) -> str:
+    """`path_program` for what shadows a program of the host in a directory of PATH, and for a link in that directory's place."""
+    for directory in _PATH_DIRECTORIES:
+        if tuple(parts[:2]) == directory:
+            shadows = len(parts) > 2 and any(_star(parts[2], name) for name in _PATH_PROGRAMS)
+            return "path_program" if shadows or (len(parts) == 2 and not plain) else ""
+        if parts == [directory[0]] and not plain:
+            return "path_program"
+    return ""
 
 
 def _family(part: str) -> str:

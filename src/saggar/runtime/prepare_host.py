@@ -20,6 +20,7 @@ from saggar.isolation.bwrap_argv import Cell as CellView
 from saggar.isolation.state_host import SWEEP_RUNS, State, open_state, state_path
 from saggar.isolation.workspace_host import HOST_IDS, HOST_IDS_COUNT, CallerIds, Workspace, prepare
 from saggar.runtime.result import CAUSES, Result
+from saggar.runtime.separate_host import check_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ class Prepared:
             self.environment = self._environment()
             self._open_grants()
             self._resolve_program()
+            check_places(self)
             if any(rule.http for rule in policy.egress.allow):
                 self._terminate()
         except OSError as error:
@@ -248,10 +250,14 @@ class Prepared:
 
     def _terminate(self) -> None:
         """Start what terminated hosts need; the cell gets placeholders and the task's CA."""
+        from saggar.runtime.separate_host import check_credentials
         from saggar.runtime.terminate_host import Terminating
 
         workspace = os.path.join(self.options.cwd, self.policy.workspace.path or "")
-        self.terminating = made = Terminating(self.policy.egress, self.run.id, self.session.env, workspace)
+        env = self.session.env
+        self.terminating = made = Terminating(
+            self.policy.egress, self.run.id, env, workspace, check=lambda specs: check_credentials(self, specs, env)
+        )
         for name, value in made.trust.environment.items():
             self.environment.setdefault(name, value)
         # over what the policy passes on: a variable of this name holds a placeholder, or nothing

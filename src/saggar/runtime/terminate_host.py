@@ -21,7 +21,7 @@ from saggar.egress.trust import SYSTEM_BUNDLES, trust
 from saggar.policy.file_host import is_below, search_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from saggar.egress.trust import Trust
@@ -35,9 +35,19 @@ class Terminating:
 
     __slots__ = ("compiled", "egress", "environment", "secrets", "trust")
 
-    def __init__(self, policy: EgressPolicy, run_id: str, env: Mapping[str, str], workspace: str) -> None:
-        """workspace: the directory that the cell may have written. Raises UsageError, Unenforceable."""
+    def __init__(
+        self,
+        policy: EgressPolicy,
+        run_id: str,
+        env: Mapping[str, str],
+        workspace: str,
+        *,
+        check: Callable[[Sequence[Mapping[str, Any]]], None],
+    ) -> None:
+        """workspace: the directory that the cell may have written. check: raises where a secret's source may not be used
+        beside this cell. Raises UsageError, Unenforceable."""
         self.compiled = compile_policy(policy, random=os.urandom, read_ca=_read_ca)
+        check(self.compiled.specs)
         env = _outside(self.compiled.specs, env, workspace)
         roots_path = next((p for p in SYSTEM_BUNDLES if os.path.isfile(p)), "")
         roots = _read(roots_path) if roots_path else ""

@@ -46,12 +46,47 @@ PROTECTED = [
     (".bashrc", "shell_startup"),
     (".ssh/authorized_keys", "credentials"),
     (".config/fish/config.fish", "shell_startup"),
+    ("mise.local.toml", "directory_environment"),
+    (".mise.local.toml", "directory_environment"),
+    ("sub/mise.production.toml", "directory_environment"),
+    (".mise/config.toml", "directory_environment"),
+    ("mise/config.toml", "directory_environment"),
+    (".config/mise/conf.d/x.toml", "directory_environment"),
+    (".config/mise.toml", "directory_environment"),
+    ("lefthook-local.yml", "git_settings"),
+    (".lefthook-local.yaml", "git_settings"),
+    (".lefthook.toml", "git_settings"),
+    (".pnpmfile.cjs", "build_settings"),
+    (".cargo/config", "build_settings"),
+    ("crates/a/.Cargo/config.toml", "build_settings"),
+    (".mvn/jvm.config", "build_settings"),
+    (".mvn/extensions.xml", "build_settings"),
+    (".yarn/releases/yarn-4.cjs", "build_settings"),
+    (".vim/plugin/x.vim", "editor_settings"),
+    (".config/nvim/init.lua", "editor_settings"),
+    (".emacs.d/init.el", "editor_settings"),
+    (".nvimrc", "editor_settings"),
+    (".nvim/x.lua", "editor_settings"),
+    (".venv/bin/python", "path_program"),
+    (".venv/bin/python3.11", "path_program"),
+    (".venv/bin/pip3", "path_program"),
+    (".venv/bin/activate.fish", "path_program"),
+    (".venv/pyvenv.cfg", "path_program"),
+    ("venv/bin/git", "path_program"),
+    ("VENV/BIN/Bash", "path_program"),
+    ("node_modules/.bin/node", "path_program"),
+    ("node_modules/.bin/npm", "path_program"),
+    ("packages/a/node_modules/.bin/sh", "path_program"),
+    ("node_modules/.bin/env", "path_program"),
 ]
 FREE = [
     "src/main.py", "git/hooks/x", ".gitignore", ".gitattributes", ".github/CODEOWNERS", "hooks/pre-commit", "config",
     ".git/objects/ab/cdef", ".git/refs/heads/main", ".git/HEAD", ".git/index", ".git/logs/HEAD", ".git/COMMIT_EDITMSG",
     ".git/info/exclude", ".git/worktrees/w/HEAD", ".git/worktrees/w/logs/HEAD", ".git/modules/a/b/HEAD",
     ".git/modules/a/objects/ab/cd", "vscode/x", "a.vscode", "saggar.toml.md", "my.cursor", "AGENTS.md.bak", "node_modules/.bin/x",
+    "node_modules/.bin/tsc", "node_modules/.bin/node-gyp", "node_modules/.bin/semver", "node_modules/node/bin/node", "node_modules",
+    "node_modules/.bin", ".venv/bin/black", "bin/git", "env", "mise", "mise/tasks", "src/mise/config.py", ".cargo/registry",
+    "Cargo.toml", "mise.toml.md", "lefthook-local", ".mvn/wrapper/maven-wrapper.properties", "python", "lib/bin/python",
     "\udcff\udcfe", "caf\u00e9/x",
 ]  # fmt: skip
 
@@ -123,6 +158,17 @@ def test_a_link_in_the_place_of_what_is_above_a_protected_path():
     assert protected(b"infra", plain=False, extra=("infra/prod/**",)) == "policy_protect"
     assert protected(b"infra", extra=("infra/prod/**",)) == ""
     assert protected(b"other", plain=False, extra=("infra/prod/**", "**/x", "*.pem")) == ""
+
+
+@pytest.mark.parametrize("path", [".venv", "venv/bin", "node_modules", "a/node_modules/.bin", ".cargo", "mise"])
+def test_a_link_in_the_place_of_a_directory_of_programs_or_settings(path):
+    assert protected(raw(path), plain=False) in ("path_program", "build_settings", "directory_environment")
+    assert protected(raw(path)) == ""
+
+
+def test_ordinary_links_of_npm_pass():
+    assert protected(b"node_modules/.bin/tsc", plain=False) == ""
+    assert protected(b"node_modules/workspace-package", plain=False) == ""
 
 
 def test_patterns_take_linear_time():
