@@ -3,7 +3,7 @@
 Names are loaded on first use: `saggar run` must not pay for what it does not use.
 """
 
-from __future__ import annotations
+# no `from __future__` here: it is an import, and `python -m` has not yet let go of the current directory (see `__main__`)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _EXPORTS: dict[str, str] = {
 __all__ = sorted([*_EXPORTS, "__version__"])  # noqa: PLE0605  # kept beside the table it mirrors
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     module = _EXPORTS.get(name)
     if module is None:
         raise AttributeError(f"module `saggar` has no attribute `{name}`")
