@@ -17,7 +17,7 @@ from saggar.audit.canonical import encode_text
 from saggar.capability.types import mismatch
 from saggar.capability.values import check_authority_text, check_path, parse_ip, parse_url
 from saggar.core.errors import ParseError
-from saggar.core.tool import AUTHORITY_ROLES, ArgumentDeclaration, ToolDeclaration
+from saggar.core.tool import AUTHORITY_ROLES, ArgumentDeclaration, ToolDeclaration, TypeSpec
 
 MAX_ARGUMENT_BYTES = 8 * 1024 * 1024
 _CONTAINERS = frozenset({list, dict})
@@ -54,8 +54,8 @@ def prepare(declaration: ToolDeclaration, args: Mapping[str, Any], task: str) ->
             value = args[name]
             if wrong := mismatch(argument.type, value):
                 raise BadCall(wrong, name)
-            if value is not None and (argument.role in AUTHORITY_ROLES or argument.type.format):
-                _check_text(argument, value)
+            if value is not None and (argument.role in AUTHORITY_ROLES or _has_texts(argument.type)):
+                _check_texts(argument, argument.type, value)
             elif argument.role == "amount" and value is not None and str(value).startswith("-"):
                 # a negative amount would give budget back
                 raise BadCall("amount_negative", name)
@@ -89,25 +89,43 @@ def copied(value: Any) -> Any:
     return value
 
 
-def _check_text(argument: ArgumentDeclaration, value: Any) -> None:
-    items = value if type(value) is list else (value,)
-    form = argument.type.format or (argument.type.items.format if argument.type.items else "")
-    for item in items:
-        if type(item) is not str:
-            continue
-        try:
-            if argument.role in AUTHORITY_ROLES:
-                check_authority_text(item)
-            if form == "url":
-                parse_url(item)
-            elif form == "path":
-                check_path(item)
-            elif form == "ip":
-                parse_ip(item)
-            elif form == "email":
-                _check_email(item)
-        except ParseError as e:
-            raise BadCall(e.reason, argument.name) from None
+_JSON = TypeSpec("json")
+
+
+def _has_texts(spec: TypeSpec) -> bool:
+    """Is a form declared for a text of this type, or for one within it?"""
+    if spec.format:
+        return True
+    return (spec.items is not None and _has_texts(spec.items)) or any(_has_texts(inner) for _, inner in spec.fields)
+
+
+def _check_texts(argument: ArgumentDeclaration, spec: TypeSpec, value: Any) -> None:
+    if type(value) is list:
+        for item in value:
+            _check_texts(argument, spec.items or _JSON, item)
+    elif type(value) is dict:
+        fields = dict(spec.fields)
+        for key, item in value.items():
+            _check_text(argument, "", key)
+            _check_texts(argument, fields.get(key, _JSON), item)
+    elif type(value) is str:
+        _check_text(argument, spec.format, value)
+
+
+def _check_text(argument: ArgumentDeclaration, form: str, text: str) -> None:
+    try:
+        if argument.role in AUTHORITY_ROLES:
+            check_authority_text(text)
+        if form == "url":
+            parse_url(text)
+        elif form == "path":
+            check_path(text)
+        elif form == "ip":
+            parse_ip(text)
+        elif form == "email":
+            _check_email(text)
+    except ParseError as e:
+        raise BadCall(e.reason, argument.name) from None
 
 
 def _check_email(text: str) -> None:

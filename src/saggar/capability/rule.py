@@ -2,8 +2,9 @@
 
 I1  A rule is bound to a tool's declaration before it is asked; a rule that names what the tool does not have is a
     `UsageError` at load.
-I2  An allow fits only when every value that it looks at fits; an ask or a deny fits as soon as one does. So a list with
-    one forbidden element is forbidden, and a list with one permitted element is not permitted.
+I2  An allow fits only when every value that it looks at fits; an ask or a deny fits as soon as one does, however deep in
+    lists and objects. So a list with one forbidden element is forbidden, and one with one permitted element is not
+    permitted.
 I3  A rule that raises is a denial with the reason `rule_error` (the engine sees to it), never a skipped rule.
 """
 
@@ -104,14 +105,30 @@ class BoundRule:
 
 
 def holds(limit: Constraint, value: Any, *, every: bool) -> bool:
-    """Does `limit` allow the value, or (of a list) every element, or any? An argument that is absent neither harms an
-    allow nor feeds an ask or a deny."""
+    """Does `limit` allow the value, or (of a list) every element; or, for an ask or a deny, anything within it? An
+    argument that is absent neither harms an allow nor feeds an ask or a deny."""
     if value is None:
         return every
+    return _all_of(limit, value) if every else _some_of(limit, value)
+
+
+def _all_of(limit: Constraint, value: Any) -> bool:
     if type(value) is list and not _on_list(limit):
-        found = (limit.allows(item) for item in value)
-        return all(found) if every else any(found)
+        return all(_all_of(limit, item) for item in value)
     return limit.allows(value)
+
+
+def _some_of(limit: Constraint, value: Any) -> bool:
+    """Keys count as well: a tool may take them for addresses. Where a part speaks of the whole list, each part is asked
+    for itself, which fits more calls and never fewer."""
+    if isinstance(limit, All) and _on_list(limit):
+        return all(_some_of(part, value) for part in limit.parts)
+    if type(value) is dict:
+        return any(_some_of(limit, item) for pair in value.items() for item in pair)
+    if type(value) is not list or isinstance(limit, MaxLength):
+        return limit.allows(value)
+    inner = limit.inner if isinstance(limit, EachItem) else limit
+    return any(_some_of(inner, item) for item in value)
 
 
 def _on_list(limit: Constraint) -> bool:
@@ -151,7 +168,8 @@ def _term(rule: Rule, argument: ArgumentDeclaration, text: str) -> Constraint:
     try:
         term = parse_term(text)
         spec = argument.type
-        if spec.items is not None and not any(f.kind in ("each", "length") for f in term):
+        whole = any(f.kind in ("each", "length") for f in term)
+        while spec.items is not None and not whole:
             spec = spec.items
         return typed(term, spec)
     except ParseError as e:

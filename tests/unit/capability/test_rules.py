@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -165,7 +166,67 @@ class TestFitting:
         assert holds(Exact("a"), "a", every=False)
         assert holds(All((Prefix("a"), Prefix("ab"))), ["abc", "x"], every=False)
         assert not holds(All((Prefix("a"), Prefix("ab"))), ["abc", "x"], every=True)
-        assert not holds(All((MaxLength(5), Prefix("a"))), ["a"], every=False)  # one part is of the list: so are all
+        assert holds(
+            All((MaxLength(5), Prefix("a"))), ["a", "x"], every=False
+        )  # an ask or a deny: each part for itself
+        assert not holds(All((MaxLength(1), Prefix("a"))), ["a", "x"], every=False)
+        assert not holds(All((MaxLength(5), Prefix("a"))), ["a"], every=True)  # one part is of the list: so are all
+
+    @pytest.mark.parametrize("effect", [DENY, ASK])
+    @pytest.mark.parametrize(
+        "term", ["*@evil.com", "each(*@evil.com)", "*@evil.com&len<=9", '"a@evil.com"', "{a@evil.com}"]
+    )
+    @pytest.mark.parametrize(
+        "value",
+        [
+            ["a@evil.com"],
+            ["b@ok.com", "a@evil.com"],
+            [["a@evil.com"]],
+            [["b@ok.com"], [["b@ok.com"], ["a@evil.com"]]],
+            [{"addr": "a@evil.com"}],
+            [{"to": [{"deep": ["b@ok.com", "a@evil.com"]}]}],
+            [{"a@evil.com": 1}],
+        ],
+    )
+    def test_an_ask_or_a_deny_finds_it_however_deep(self, effect, term, value):
+        @tool("post:things", effect="write", reversible=True, roles={"things": "content"})
+        def post(things: list) -> None:
+            """Post."""
+
+        bound = bind_rule(Rule("r", effect, tool="post", when={"things": term}), post.declaration)
+        assert bound.fits(view(post.declaration, {"things": value}))
+        assert not bound.fits(view(post.declaration, {"things": [["b@ok.com"], {"c": "d@ok.com"}]}))
+        assert not bound.fits(view(post.declaration, {"things": []}))
+
+    @pytest.mark.parametrize("value", ["a@evil.com", {"addr": "a@evil.com"}, {"x": [["a@evil.com"]]}, [["a@evil.com"]]])
+    def test_in_any_json_too(self, value):
+        @tool("post:things", effect="write", reversible=True, roles={"things": "content"})
+        def post(things: Any) -> None:
+            """Post."""
+
+        bound = bind_rule(Rule("r", DENY, tool="post", when={"things": "*@evil.com"}), post.declaration)
+        assert bound.fits(view(post.declaration, {"things": value}))
+        allowing = bind_rule(Rule("r", ALLOW, tool="post", when={"things": "*@evil.com"}), post.declaration)
+        assert allowing.fits(view(post.declaration, {"things": value})) is (type(value) is not dict)
+
+    def test_a_nested_list_is_allowed_when_all_of_it_is(self):
+        @tool("post:things", effect="write", reversible=True, roles={"things": "content"})
+        def post(things: list[list[str]]) -> None:
+            """Post."""
+
+        bound = bind_rule(Rule("r", ALLOW, tool="post", when={"things": "*@ok.com"}), post.declaration)
+        assert bound.fits(view(post.declaration, {"things": [["a@ok.com"], ["b@ok.com"]]}))
+        assert not bound.fits(view(post.declaration, {"things": [["a@ok.com"], ["b@ok.com", "a@evil.com"]]}))
+
+    @pytest.mark.parametrize("kind", [Any, dict, list, list[list[str]], list[dict], dict[str, str]])
+    @pytest.mark.parametrize("role", ["recipient", "target", "destination", "credential"])
+    def test_authority_that_no_rule_can_look_into_does_not_load(self, kind, role):
+        def post(to) -> None:
+            """Post."""
+
+        post.__annotations__["to"] = kind
+        with pytest.raises(UsageError, match="no rule can look into"):
+            tool("post:things", effect="write", roles={"to": role})(post)
 
     def test_predicates(self):
         assert decide([allow(predicate=lambda c: c.args["subject"] == "s")]).decision.allowed
