@@ -49,19 +49,24 @@ def trail(path: str) -> list[str]:
     return found
 
 
-def holds(top: tuple[int, int], path: str) -> bool:
-    """Whether the directory or file `top` (device, inode) is `path` or above it. path: as `trail` gives it."""
+def above(path: str) -> set[tuple[int, int]]:
+    """(device, inode) of `path` itself and of every directory above it. path: as `trail` gives it."""
+    found = set()
     while True:
         try:
             # the name itself: a link that stands inside counts, wherever it leads
             status = os.lstat(path)
-            if (status.st_dev, status.st_ino) == top:
-                return True
+            found.add((status.st_dev, status.st_ino))
         except OSError:
             pass  # what is not there yet can still be made
         if path == "/":
-            return False
+            return found
         path = os.path.dirname(path)
+
+
+def holds(top: tuple[int, int], path: str) -> bool:
+    """Whether the directory or file `top` (device, inode) is `path` or above it."""
+    return top in above(path)
 
 
 def places(bwrap: str = "") -> list[str]:

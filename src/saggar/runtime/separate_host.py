@@ -35,10 +35,10 @@ def check_places(prepared: Prepared) -> None:
     """The state directory and Saggar itself. For when workspace, grants and tool chain are known. Raises UsageError."""
     state = prepared.session.state
     hint = "set `SAGGAR_STATE_DIR` to a directory that no cell is shown"
-    real = os.path.realpath(state.path)
+    holders = own_host.above(os.path.realpath(state.path))
     identity = state.identity()
     for shown in _shown(prepared):
-        if own_host.holds(shown.at, real):
+        if shown.at in holders:
             raise UsageError(f"saggar's state directory `{state.path}` lies in {shown.name} `{shown.path}`", hint=hint)
         if own_host.holds(identity, os.path.realpath(shown.path)):
             raise UsageError(f"{shown.name} `{shown.path}` lies in saggar's state directory `{state.path}`", hint=hint)
