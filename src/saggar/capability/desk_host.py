@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
+from saggar.capability.above import Above
 from saggar.capability.declare import Tool
 from saggar.capability.gateway import Gateway
 from saggar.capability.grant import Grant, compile_capability
@@ -52,9 +53,11 @@ class Desk:
         sandbox: SandboxBody | None = None,
         budget: Budget | None = None,
         outside: Sequence[Tightening] = (),
+        above: Above | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """rules: the policy's; without any, one allow for each tool that `capabilities` name. Raises `UsageError`."""
+        """rules: the policy's; without any, one allow for each tool that `capabilities` name. above: of the task that
+        started this one. Raises `UsageError`."""
         clock = clock or SystemClock()
         declarations = [t.declaration for t in tools]
         words = list(rules) if rules is not None else rules_for(capabilities, declarations)
@@ -83,6 +86,7 @@ class Desk:
             label_rules=label_rules,
             sandbox=sandbox,
             budget=budget,
+            above=above,
         )
 
     def revoke(self) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from saggar.capability.above import Above, own_accounts
 from saggar.capability.budget import Account, Ledger, amount_of
 from saggar.capability.builtin import Flow
 from saggar.capability.call import BadCall, Call, prepare
@@ -45,18 +46,11 @@ from saggar.capability.steps import (
     result_size,
     revived,
 )
-from saggar.capability.verify import HeldGrant, Proof, Verifier, refusal
+from saggar.capability.verify import Proof, Verifier, refusal
 from saggar.core.approval import Approver, Question
 from saggar.core.decision import ALLOW, ASK, DENY, Decision, strongest
 from saggar.core.errors import Denied, UsageError
-from saggar.core.tool import (
-    Budget,
-    LabelLike,
-    LabelRules,
-    Outcome,
-    SandboxBody,
-    ToolDeclaration,
-)
+from saggar.core.tool import Budget, LabelLike, LabelRules, Outcome, SandboxBody, ToolDeclaration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +68,8 @@ class Gateway:
 
     verifier, issuer: of this task (issuer for in-process tokens and for approvals that outlast a token). rules: bound
     to the same tools. audit: a sink; there is no gateway without one. approver: without one every ask is parked.
-    label_rules: L4's say. sandbox: runs bodies that declare `runs="sandbox"`. budget: of the whole task.
+    label_rules: L4's say. sandbox: runs bodies that declare `runs="sandbox"`. budget: of the whole task. above: of the
+    task that started this one.
     """
 
     def __init__(
@@ -93,6 +88,7 @@ class Gateway:
         sandbox: SandboxBody | None = None,
         budget: Budget | None = None,
         tool_timeout_s: float = 300.0,
+        above: Above | None = None,
     ) -> None:
         self.task = task
         self._tools: dict[str, Tool] = {}
@@ -111,8 +107,10 @@ class Gateway:
         self._sandbox = sandbox
         self._budget = budget or Budget()
         self._timeout_s = tool_timeout_s
-        self._lock = threading.Lock()
-        self._ledger = Ledger()
+        self._above = above
+        self._prefix: Account = ("agent", task) if above else ()
+        self._lock = above.lock if above else threading.Lock()
+        self._ledger = above.ledger if above else Ledger()
         self._spent: set[str] = set()
         self._flow = Flow()
         self._opened = False
@@ -174,11 +172,16 @@ class Gateway:
         """Take up a task where its log left it: spent ids, used budgets, and what was read."""
         with self._lock:
             self._spent |= past.spent
-            self._ledger.restore(past.used)
+            # of a sub-agent its own accounts alone: its parent's are its parent's to restore
+            self._ledger.restore({k: v for k, v in past.used.items() if k[: len(self._prefix)] == self._prefix})
         for name in past.tools:
             if name in self._tools:
                 self._seen(self._tools[name].declaration)
         self._opened = past.opened
+
+    def above(self, grants: Iterable[Grant]) -> Above:
+        """For the gateway of a sub-agent: its calls are charged to this task's accounts too. grants: this task's."""
+        return Above(self._ledger, self._lock, tuple(grants), self._budget, self._prefix, self._above)
 
     def granted_to(self, token: str) -> frozenset[str]:
         """The tools that a token names; empty for one that is not believed."""
@@ -298,7 +301,12 @@ class Gateway:
         if isinstance(held, Decision):
             return held
         verdict = self._ruled(call, held.root, asked.labels)
-        accounts = self._accounts(call, held)
+        accounts = own_accounts(self._prefix, self._budget, call, held.charges)
+        if self._above is not None:
+            theirs = self._above.accounts(call)
+            if theirs is None:
+                return refusal("parent_not_granted")
+            accounts += theirs
         if verdict.decision.effect != DENY:
             with self._lock:
                 over = self._ledger.overrun(accounts, call)
@@ -322,11 +330,6 @@ class Gateway:
             return verdict
         asks = (*verdict.asks, (word.rule, word.reason)) if word.effect == ASK else ()
         return replace(verdict, decision=word, asks=asks)
-
-    def _accounts(self, call: Call, held: HeldGrant) -> tuple[tuple[Account, Budget], ...]:
-        name = call.declaration.name
-        accounts: list[tuple[Account, Budget]] = [(("task",), self._budget), (("tool", name), call.declaration.budget)]
-        return (*accounts, *held.charges)
 
     def _approved(self, judged: Judged) -> Judged | Outcome:
         decision = judged.verdict.decision

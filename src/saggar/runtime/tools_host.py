@@ -42,7 +42,8 @@ class ToolSession:
     tools: declared with `saggar.tool`. capabilities and rules: in place of those of `policy` (a file's path or a
     `Policy`). channels: where questions go first, by default the controlling terminal; whatever they leave open waits
     `wait_s` for `saggar approvals`, then the call is parked. resume: the id of an ended run. sandbox: runs the bodies of
-    tools that say `runs="sandbox"`, by default a cell of `policy` for each call.
+    tools that say `runs="sandbox"`, by default a cell of `policy` for each call. parent: of a sub-agent, the session
+    that starts it: every call is charged to the parent's budgets too, and needs a capability of the parent's.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class ToolSession:
         sandbox: SandboxBody | None = None,
         budget: Budget | None = None,
         outside: Sequence[Tightening] = (),
+        parent: ToolSession | None = None,
     ) -> None:
         """Raises `UsageError` for tools, capabilities or rules that do not fit, `OSError` without a place for state."""
         loaded = load_file(policy) if isinstance(policy, str) else policy
@@ -76,7 +78,9 @@ class ToolSession:
         self.capabilities = tuple(capabilities)
         self._ended = False
         try:
-            self._assemble(past, tools, capabilities, rules, channels, wait_s, label_rules, sandbox, budget, outside)
+            self._assemble(
+                past, tools, capabilities, rules, channels, wait_s, label_rules, sandbox, budget, outside, parent
+            )
         except BaseException:
             self._run.end("not_started")
             self._run.close()
@@ -94,6 +98,7 @@ class ToolSession:
         sandbox: SandboxBody | None,
         budget: Budget | None,
         outside: Sequence[Tightening],
+        parent: ToolSession | None,
     ) -> None:
         self.audit = AuditLog(os.path.join(self._run.path, AUDIT), self.id)
         self.approvals = Store(os.path.join(self._run.path, APPROVALS))
@@ -111,6 +116,7 @@ class ToolSession:
             sandbox=sandbox,
             budget=budget,
             outside=outside,
+            above=parent.gateway.above(parent.gateway.grants(parent.capabilities)) if parent else None,
         )
         self.gateway: Gateway = self._desk.gateway
         self.gateway.restore(past)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 
+from saggar.capability.desk_host import Desk
+from saggar.capability.past import Past
+from saggar.core.clock import ManualClock
 from saggar.core.errors import Denied
+from saggar.core.tool import Budget
 from saggar.policy.load import parse
 from saggar.runtime.subagent import agent_tool, check_narrower, wider
+from saggar.runtime.tools_host import ToolSession
+from saggar.testing.capability import MemoryLog
 from saggar.testing.capability_desk import DECLARATIONS, TOOLS, make_desk
 
 PARENT = """
@@ -163,3 +171,68 @@ def test_denied_says_which_keys():
         "subagent_wider",
         {"wider": ["limits.tasks"]},
     )
+
+
+SEND = "send:email[to=*@acme.com, max=3]"
+MAIL = {"to": "bob@acme.com", "subject": "s", "body": "b"}
+
+
+def child_of(parent, cap, held, task, budget=None):
+    log, clock = MemoryLog(), ManualClock()
+    above = parent.gateway.above(parent.gateway.grants([held]))
+    return Desk(task, TOOLS, audit=log, capabilities=[cap], clock=clock, above=above, budget=budget)
+
+
+def sent(desk, cap, n, args=MAIL):
+    token = desk.gateway.token([cap])
+    return [desk.gateway.call(token, "send_email", args).decision.reason for _ in range(n)]
+
+
+def test_children_share_what_their_parent_may():
+    parent, _, _ = make_desk(SEND)
+    children = [child_of(parent, SEND, SEND, f"child-{i}") for i in range(3)]
+    assert [sent(c, SEND, 1) for c in children] == [["rule_allow"]] * 3
+    assert [sent(c, SEND, 1) for c in (*children, parent)] == [["budget_calls"]] * 4
+
+
+def test_a_child_s_own_budget_holds_and_is_its_own():
+    parent, _, _ = make_desk(SEND)
+    one = "send:email[to=*@acme.com, max=1]"
+    first, second = child_of(parent, one, SEND, "c1"), child_of(parent, one, SEND, "c2")
+    assert sent(first, one, 2) == ["rule_allow", "budget_calls"]
+    assert sent(second, one, 2) == ["rule_allow", "budget_calls"]
+    assert sent(parent, SEND, 2) == ["rule_allow", "budget_calls"]
+
+
+def test_grandchildren_charge_everybody_above_them():
+    parent, _, _ = make_desk(SEND, budget=Budget(calls=2))
+    child = child_of(parent, SEND, SEND, "c")
+    grand = child_of(child, SEND, SEND, "g")
+    assert sent(grand, SEND, 3) == ["rule_allow", "rule_allow", "budget_calls"]
+    assert sent(child, SEND, 1) == ["budget_calls"]
+
+
+def test_what_the_parent_does_not_hold_is_not_the_child_s():
+    parent, _, _ = make_desk(SEND)
+    child = child_of(parent, "send:email[to=*]", SEND, "c")
+    assert sent(child, "send:email[to=*]", 1, MAIL | {"to": "eve@evil.example"}) == ["parent_not_granted"]
+
+
+def test_a_resumed_child_restores_its_own_accounts_alone():
+    parent, _, _ = make_desk(SEND)
+    child = child_of(parent, SEND, SEND, "c")
+    sent(child, SEND, 2)
+    key = next(a for a in parent.gateway._ledger._used if a[0] == "grant")
+    child.gateway.restore(Past(used={key: (0, 0, Decimal(0)), ("agent", "c", *key): (3, 0, Decimal(0))}))
+    assert parent.gateway._ledger.used(key)[0] == 2
+    assert sent(child, SEND, 1) == ["budget_calls"]
+
+
+def test_sessions_with_a_parent(tmp_path, monkeypatch):
+    monkeypatch.setenv("SAGGAR_STATE_DIR", str(tmp_path / "state"))
+    with ToolSession(TOOLS, capabilities=[SEND], channels=[]) as parent:
+        got = []
+        for _ in range(2):
+            with ToolSession(TOOLS, capabilities=[SEND], channels=[], parent=parent) as child:
+                got += [child.call("send_email", **MAIL).decision.reason for _ in range(2)]
+    assert got == ["rule_allow", "rule_allow", "rule_allow", "budget_calls"]
