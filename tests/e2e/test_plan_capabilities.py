@@ -126,6 +126,29 @@ def test_a_count_holds_over_requests_of_one_session(state, tools, calls):
     assert len(calls) == 1
 
 
+def test_a_count_holds_over_a_restart(state, tools, calls):
+    plans = {"a": 'send_email(to="ann@example.com", body="1")', "b": 'send_email(to="bob@example.com", body="2")'}
+
+    def opened(resume=""):
+        return saggar.open_session(
+            tools=tools,
+            planner=ScriptedPlanner(plans),
+            worker=ScriptedWorker({}),
+            capabilities=["send:email[to=*@example.com, max=1]"],
+            channels=[Reviewer()],
+            wait_s=0,
+            resume=resume,
+        )
+
+    with opened() as session:
+        session.ask_sync("a")
+        task = session.id
+    with opened(task) as session:
+        session.ask_sync("b")
+    assert len(calls) == 1
+    assert refused(state, task) == ["budget_calls"]
+
+
 def test_an_amount_holds_over_calls_with_other_amounts(state, tools, calls):
     plan = "\n".join(f'pay(to="ann", amount="{n}")' for n in (90, 91, 92))
     _, _, task = run(tools, plan, ["pay:bank[to=*, amount=*, max_amount=100]"])

@@ -41,9 +41,9 @@ from saggar.capability.steps import (
     declared,
     granted,
     granting,
+    measured,
     misfit,
     put_to,
-    result_size,
     revived,
 )
 from saggar.capability.verify import Proof, Verifier, refusal
@@ -441,11 +441,11 @@ class Gateway:
         self._seen(declaration)
         detail: dict[str, Any] = {"tool": declaration.name, "call_id": judged.call_id}
         reason = "done"
+        size, error = measured(value, error)
         if error is not None:
             reason = "tool_raised"
             detail["error"] = type(error).__name__
         else:
-            size = result_size(value)
             detail["bytes"] = size
             with self._lock:
                 if not self._ledger.charge_result(judged.accounts, size):

@@ -139,9 +139,16 @@ def revived(tool: Tool, args: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def result_size(value: Any) -> int:
-    """Bytes of a result for the budgets; of one that JSON has no form for, the length of its text."""
+def measured(value: Any, error: Exception | None) -> tuple[int, Exception | None]:
+    """Bytes of a result for the budgets, and what went wrong so far. Of a result that JSON has no form for, the length of
+    its text; one that has no text either (an integer of 5000 digits, somebody's `__str__`) is as if the body had raised."""
+    if error is not None:
+        return 0, error
     try:
-        return len(canonical.encode(value))
+        return len(canonical.encode(value)), None
     except ParseError:
-        return len(str(value).encode("utf-8", "surrogatepass"))
+        pass
+    try:
+        return len(str(value).encode("utf-8", "surrogatepass")), None
+    except Exception as e:  # noqa: BLE001  # the value's own code
+        return 0, e

@@ -7,6 +7,7 @@ import os
 import threading
 from dataclasses import dataclass
 from dataclasses import replace as changed
+from typing import Any
 
 import pytest
 
@@ -305,6 +306,23 @@ def test_an_account_with_a_colon_is_taken_up_as_itself():
 class Named(bytes):
     def hex(self):
         return self.decode()
+
+
+class Mute:
+    def __str__(self):
+        raise KeyError
+
+
+@pytest.mark.parametrize("value", [10**5000, [-(10**5000)], Mute()], ids=["int", "list", "str"])
+def test_a_result_without_a_text_is_as_if_the_body_had_raised(value):
+    @tool("read:any", effect="read")
+    def give() -> Any:
+        return value
+
+    desk, log, _ = make_desk("read:any", tools=[give])
+    out = desk.gateway.call(desk.gateway.token(["read:any"]), "give", {})
+    assert (out.status, out.value, out.public) == ("failed", None, "the tool failed")
+    assert reasons(log)[-1] == ("outcome", "tool_raised")
 
 
 def test_without_a_log_nothing_happens():
