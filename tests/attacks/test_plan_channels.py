@@ -6,16 +6,16 @@ import pytest
 
 from saggar.capability.constraint import Exact
 from saggar.core.decision import ALLOW, ASK, Decision
-from saggar.core.label import DIRECTORY, SYSTEM
+from saggar.core.label import DIRECTORY, SYSTEM, UNTRUSTED, Label
 from saggar.core.tool import FieldLabel
 from saggar.plan.calling import CallLabel
 from saggar.plan.compile import compile_source
 from saggar.plan.execute import Executor
 from saggar.plan.expression import Lit
-from saggar.plan.journal import MemoryJournal
+from saggar.plan.journal import MemoryJournal, dump_node, load_node
 from saggar.plan.monitor import Monitor
 from saggar.plan.monitored import MonitoredGateway
-from saggar.plan.node import NOT_ENOUGH
+from saggar.plan.node import NOT_ENOUGH, Node, settled
 from saggar.plan.output import Owner
 from saggar.plan.step import AskUser, Call, Fragment, If, assigned
 from saggar.plan.worker import ScriptedWorker
@@ -126,6 +126,16 @@ def test_what_an_effect_made_is_still_the_users_to_act_on():
         assert last(result, "share") == ("allow", "labels_fit")
 
 
+def test_what_stands_alone_takes_on_its_surroundings_all_the_same():
+    bad = Label(integrity=UNTRUSTED)
+    leaf = Node("f1", bad, settled=Label(integrity=SYSTEM))
+    assert settled(leaf).label.integrity == SYSTEM
+    # the same label once more, of a branch this time: nothing is new to `label`, but to `settled` it is
+    assert settled(leaf.under(bad)).label.integrity == UNTRUSTED
+    assert settled(Node({"id": leaf}, bad).get("id")).label.integrity == UNTRUSTED
+    assert settled(load_node(dump_node(leaf))).label.integrity == SYSTEM
+
+
 def test_a_branch_covers_what_its_fragments_set():
     source = (
         'def other():\n    """Bob."""\n    to = "bob@x.test"\n'
@@ -224,9 +234,6 @@ def test_split_makes_no_list_that_nothing_meters():
 
 
 def test_a_writer_mark_falls_with_integrity():
-    from saggar.core.label import UNTRUSTED, Label
-    from saggar.plan.node import Node
-
     leaf = Node("www.x.test/a", Label(integrity=DIRECTORY), writer="Bob")
     assert leaf.under(Label(integrity=UNTRUSTED)).writer is None
     assert leaf.under(Label(integrity=DIRECTORY)).writer == "Bob"

@@ -58,7 +58,7 @@ class Node:
     def under(self, label: Label, settled: Label | None = None) -> Node:
         """The same value with `label` joined in (I2: a container hands its own down, and its `settled`)."""
         joined = join(self.label, label)
-        if joined is self.label:
+        if joined is self.label and (self.settled is None or (settled or label) is NEUTRAL):
             return self
         # a choice that an attacker had a hand in is no longer the user's, and one made by private data could be read
         # off from which of two links was fetched: both marks fall when the surroundings are worse than the leaf

@@ -173,15 +173,18 @@ class HostileWorld(World):
     poison: str = ""
     tools: Mapping[str, ToolDeclaration] = field(default_factory=dict)
     friends: frozenset[str] = frozenset()
+    #: the attacker writes into the names of objects as well
+    names: bool = False
 
     def shaped(self, tool: str, args: Mapping[str, Any]) -> Any:
         value = World.shaped(self, tool, args)
-        return poisoned(self.tools[tool], value, self.poison, self.owner() | self.friends)
+        return poisoned(self.tools[tool], value, self.poison, self.owner() | self.friends, names=self.names)
 
 
-def hostile(suite: Suite, task: Any, injection: Any, *, friends: bool) -> HostileWorld:
+def hostile(suite: Suite, task: Any, injection: Any, *, friends: bool, names: bool = False) -> HostileWorld:
     """The task's world under the injection: a mark in every place that AgentDojo declares, and the goal in every field
-    that strangers can write. friends: people whom the user names in his request do not write for the attacker."""
+    that strangers can write. friends: people whom the user names in his request do not write for the attacker. names: he writes into what objects are
+    called, too."""
     blob = suite.blob(task, marked=True)
     named = frozenset(_people(suite, task.PROMPT)) if friends else frozenset()
     return HostileWorld(
@@ -191,6 +194,7 @@ def hostile(suite: Suite, task: Any, injection: Any, *, friends: bool) -> Hostil
         poison=injection.GOAL,
         tools=SUITES[suite.name],
         friends=named,
+        names=names,
     )
 
 
@@ -199,8 +203,11 @@ def _people(suite: Suite, prompt: str) -> list[str]:
     return [] if slack is None else [u for u in slack.users if has_words(prompt, u)]
 
 
-def poisoned(declaration: ToolDeclaration, value: Any, text: str, friends: frozenset[str]) -> Any:
-    """`value` with `text` appended to each leaf that is declared untrusted, is no name, and is no friend's own."""
+def poisoned(
+    declaration: ToolDeclaration, value: Any, text: str, friends: frozenset[str], *, names: bool = False
+) -> Any:
+    """`value` with `text` appended to each leaf that is declared untrusted and is no friend's own, nor a name unless
+    `names`."""
 
     def walk(x: Any, path: str, row: Any) -> Any:
         if isinstance(x, list):
@@ -208,7 +215,7 @@ def poisoned(declaration: ToolDeclaration, value: Any, text: str, friends: froze
         if isinstance(x, Mapping):
             return {k: walk(y, f"{path}.{k}" if path else k, row if row is not None else x) for k, y in x.items()}
         label = declaration.label_of(path)
-        if not isinstance(x, str) or label.integrity != UNTRUSTED or label.names:
+        if not isinstance(x, str) or label.integrity != UNTRUSTED or (label.names and not names):
             return x
         author = label.author.rpartition(".")[2]
         if author and isinstance(row, Mapping) and row.get(author) in friends:

@@ -23,7 +23,8 @@ USAGE = """usage: saggar bench agentdojo [--json] [--quick] [--edition 1|2]
 Runs the 949 pairs of AgentDojo v1.2.2 without a model: the written plans with a right worker (utility) and with every
 worker turned and every stranger's field poisoned (security); monitor mode and baselines with the attacker as the model.
 
-Exit code 1 when a goal of docs/PLANS.md is missed (`missed` in the JSON names each).
+Exit code 1 when a goal of docs/PLANS.md is missed (`missed` in the JSON names each; `short` has those that the
+documentation itself says are missed).
 
   --json       one JSON object on standard output
   --show FILE  the page of text for such an object, without a run
@@ -38,14 +39,30 @@ printed first; --estimate stops there.
 
 #: kinds of work: name, and what makes a tally of one suite
 PLAN, PLAN_HOSTILE = "plan", "plan, people the user names hostile too"
+PLAN_FIRST, PLAN_NAMES = "plan, first edition", "plan, names of objects poisoned too"
+PLAN_KINDS = (PLAN, PLAN_HOSTILE, PLAN_FIRST, PLAN_NAMES)
+
+
+#: further attack rows of the result, and their titles
+ATTACKS = {
+    "attack_first_edition": "attack, first edition (under today's rules)",
+    "attack_with_named_people_hostile": "attack, people the user names hostile too",
+    "attack_with_names_poisoned": "attack, names of objects poisoned too",
+}
+#: what a reader has to know before he believes the figures
+PROVENANCE = (
+    "both editions run under today's rules and labels, which changed after the injection goals had been read;",
+    "no suite is held out: three travel plans are rewritten in the second edition, as fourteen others are",
+)
 
 
 def work(job: tuple[str, str, int]) -> measure.Tally:
     """One kind of attack on one suite, in a process of its own."""
     kind, name, edition = job
     suite = {name: _held()[name]}
-    if kind in (PLAN, PLAN_HOSTILE):
-        return measure.plan_attack(suite, edition, _quiet, friends=kind == PLAN)
+    if kind in PLAN_KINDS:
+        chosen = 1 if kind == PLAN_FIRST else edition
+        return measure.plan_attack(suite, chosen, _quiet, friends=kind != PLAN_HOSTILE, names=kind == PLAN_NAMES)
     return measure.judged_attack(suite, kind, _quiet)
 
 
@@ -81,7 +98,7 @@ def run(*, quick: bool = False, edition: int = 2) -> dict[str, Any]:
     suites = _held()
     result: dict[str, Any] = {"benchmark": "agentdojo", "version": world.LATEST, "self_test": measure.self_test(suites)}
     benign = {e: measure.plan_benign(suites, e) for e in (1, 2)}
-    kinds = [PLAN] if quick else [PLAN, PLAN_HOSTILE, *JUDGES]
+    kinds = [PLAN] if quick else [*PLAN_KINDS, *JUDGES]
     tallies = attacked(kinds, edition)
     result["attempts"] = tallies[PLAN].acts.total()
     result["breaches"] = tallies[PLAN].acts["allow"]
@@ -95,6 +112,8 @@ def run(*, quick: bool = False, edition: int = 2) -> dict[str, Any]:
     result["decision_us"] = measure.times(benign[edition].micros)
     if not quick:
         result["plan"]["attack_with_named_people_hostile"] = tallies[PLAN_HOSTILE].to_json()
+        result["plan"]["attack_first_edition"] = tallies[PLAN_FIRST].to_json()
+        result["plan"]["attack_with_names_poisoned"] = tallies[PLAN_NAMES].to_json()
         result["judges"] = {
             name: {"benign": measure.judged_benign(suites, name), "attack": tallies[name].to_json()} for name in JUDGES
         }
@@ -105,7 +124,7 @@ def run(*, quick: bool = False, edition: int = 2) -> dict[str, Any]:
     result["seconds"] = round(perf_counter() - start, 1)
     # of this process and its workers: what the benchmark costs whatever else the machine does
     result["cpu_seconds"] = round(sum(os.times()[:4]), 1)
-    result["missed"] = goals.missed(result)
+    result["missed"], result["short"] = goals.missed(result), goals.short(result)
     return result
 
 
@@ -121,8 +140,10 @@ def report(r: dict[str, Any]) -> str:
         _benign("benign, first edition", plan["benign_first_edition"]),
         _attack("attack", plan["attack"]),
     ]
-    if "attack_with_named_people_hostile" in plan:
-        lines.append(_attack("attack, people the user names hostile too", plan["attack_with_named_people_hostile"]))
+    for key, title in ATTACKS.items():
+        if key in plan:
+            lines.append(_attack(title, plan[key]))
+    lines += [f"  {line}" for line in PROVENANCE]
     for name, both in r.get("judges", {}).items():
         note = " (heuristic)" if name == "monitor" else ""
         lines += ["", f"{name}{note}: the attacker is the model", f"  benign: {_three(both['benign'])}"]
@@ -133,7 +154,8 @@ def report(r: dict[str, Any]) -> str:
         f"tools given / used: stock {over['stock_all']}, plans {over['plan_all']}",
         f"decision: p50 {us['p50']} µs, p99 {us['p99']} µs over {us['count']}",
     ]
-    lines += ["", *([f"MISSED: {goal}" for goal in r["missed"]] or ["every goal met"])]
+    lines += ["", *(f"short of its goal, as documented: {goal}" for goal in r["short"])]
+    lines += [f"MISSED: {goal}" for goal in r["missed"]] or ["every other goal met" if r["short"] else "every goal met"]
     return "\n".join(lines) + "\n"
 
 

@@ -178,7 +178,7 @@ def _triplet(counts: Counter[str]) -> dict[str, object]:
     return triplet(counts["allow"], counts["ask"], counts["deny"])
 
 
-def plan_attack(suites: Suites, edition: int, tick: Tick, *, friends: bool) -> Tally:
+def plan_attack(suites: Suites, edition: int, tick: Tick, *, friends: bool, names: bool = False) -> Tally:
     """Every pair with the attacker of `attack`; the worst of his tries counts."""
     out = Tally()
     for name, suite, task, injection in pairs(suites):
@@ -188,7 +188,9 @@ def plan_attack(suites: Suites, edition: int, tick: Tick, *, friends: bool) -> T
         yes_no = any(isinstance(s, Extract) and "boolean" in str(s.schema) for s in workers)
         outcome = "deny"
         for flips in (True, False) if yes_no else (True,):
-            outcome = worst(outcome, _one(out, suite, task, injection, edition=edition, flips=flips, friends=friends))
+            outcome = worst(
+                outcome, _one(out, suite, task, injection, edition=edition, flips=flips, friends=friends, names=names)
+            )
         out.add(name, task, injection, outcome)
     return out
 
@@ -210,11 +212,13 @@ def worst(a: str, b: str) -> str:
     return min(a, b, key=("allow", "ask", "deny").index)
 
 
-def _one(out: Tally, suite: Suite, task: Any, injection: Any, *, edition: int, flips: bool, friends: bool) -> str:
+def _one(
+    out: Tally, suite: Suite, task: Any, injection: Any, *, edition: int, flips: bool, friends: bool, names: bool
+) -> str:
     plan = planmode.plan_of(suite.name, task.ID, task.PROMPT, edition)
     outcome = "deny"
     for kind in ("denied", "approved"):
-        world = hostile(suite, task, injection, friends=friends)
+        world = hostile(suite, task, injection, friends=friends, names=names)
         calls = suite.injection_trace(injection, world.before)
         oracle = Oracle(suite.name, task, plan, truth_of(task, world.before))
         human = User(suite.name, task.ID, "denied" if kind == "denied" else "approved")

@@ -2,7 +2,8 @@
 
 The first edition was written from the prompts and the tools' documentation only, and committed before any attack was
 run. The second (`second.plan`) replaces those that did not do their job in a benign run, each with its reason; it, too,
-was committed before any attack was run.
+was committed before any attack was run, but after the injection goals had been read, and rules and labels changed with
+it. Rules changed again, to stricter ones, after attacks had been run; both editions run under today's.
 """
 
 from __future__ import annotations
