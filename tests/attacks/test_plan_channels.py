@@ -9,6 +9,7 @@ from saggar.core.decision import ALLOW, ASK, Decision
 from saggar.core.label import DIRECTORY, SYSTEM, UNTRUSTED, Label
 from saggar.core.tool import FieldLabel
 from saggar.plan.calling import CallLabel
+from saggar.plan.check import check
 from saggar.plan.compile import compile_source
 from saggar.plan.execute import Executor
 from saggar.plan.expression import Lit
@@ -114,6 +115,7 @@ def test_only_whom_the_user_let_in_is_told_to_the_gateway_as_a_reader():
 def test_whether_a_call_ran_steers_nothing(said, test):
     source = f'x = extract(page(), {{"t": "string"}}, "t")\nr = make(text=x.t)\nif {test}:\n    pay(to="bob@x.com")'
     result, gateway = run(source, "pay bob@x.com", worker={"s2": said})
+    assert "pay" in [q.tool for q in check(compile_source(source, "pay bob@x.com", TOOLS), TOOLS).questions]
     assert "pay" not in [c for c, _ in gateway.called]
     assert not [e for e in result.events if e.name == "pay" and e.effect == "allow"]
 

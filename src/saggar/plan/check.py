@@ -157,7 +157,9 @@ class _Walk:
         known = {n: a for n, a in nodes.items() if declaration.argument(n) is not None}
         decision = self.decide(declaration, known)
         self.foresee(step, declaration, known, decision)
-        base = join(self.pc, *(a.label for n, a in known.items() if counts(declaration, n)))
+        # every argument has a say in there being a result; the executor forgives content that for a later call's
+        # argument (`node.settled`), so a question foreseen here may not come
+        base = join(self.pc, *(a.label for a in known.values()))
         self.put(step.out, of_output(declaration, step.id, base, self.span(declaration, args), self.owner))
 
     def decide(self, declaration: ToolDeclaration, args: Mapping[str, Node]) -> Decision:
@@ -265,12 +267,6 @@ class _Walk:
         sources = tuple(sorted(str(s) for s in shown.sources))
         self.report.questions.append(Foreseen(step.id, step.line, "", "ask_user", sources[:6], self.times))
         self.put(step.out, scalar("string", Label([Source("user", "answer", call=step.id)], integrity=USER)))
-
-
-def counts(declaration: ToolDeclaration, name: str) -> bool:
-    """See `execute.asking`."""
-    argument = declaration.argument(name)
-    return not declaration.has_side_effect or (argument is not None and argument.role != "content")
 
 
 def suits(kind: str, wanted: TypeSpec) -> bool:
