@@ -36,6 +36,8 @@ def strict(name):
 
 
 def first(data, where=None, sort=None, descending=False):
+    if not isinstance(data, list):
+        raise Unknown  # CPython would go through a text's characters; a plan's `first` takes lists alone
     rows = [x for x in data if where is None or where(x) is True]
     if sort is not None:
         rows.sort(key=sort, reverse=descending)
