@@ -167,10 +167,18 @@ def _answer(store: Store, questions: list[Question], answer: Answer) -> int:
     # a person is one who sits at a terminal; what runs without one is a machine, and cannot answer for people
     who: ReviewerClass = "human" if os.isatty(0) else "automatic"
     for question in questions:
-        reviewer = f"{getpass.getuser()} by `saggar approvals`"
+        reviewer = f"{_user()} by `saggar approvals`"
         full = replace(answer, args_hash=question.args_hash, reviewer=reviewer, reviewer_class=who)
         path = os.path.join(os.path.dirname(store.path), NAME)
         if not send_answer(path, question.id, full):
             store.answer(question.id, full)
         print(f"{question.id[:10]}  {answer.kind}  {question.tool}")
     return 0
+
+
+def _user() -> str:
+    """The caller's name; in containers a user often has no entry to look it up in."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
