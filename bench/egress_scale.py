@@ -27,14 +27,17 @@ import subprocess
 from saggar.egress.listeners import plan
 from saggar.policy.model import EgressRule
 from saggar.testing import client_hello
+from saggar.testing.egress_cell import OPEN_PLANNED
 
 NAME = "api.allowed.test"
 ELSEWHERE = "203.0.113.9"
 ROOT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src")
 
 #: one process in a new user namespace, one child for each network namespace in it
-HOLDER = r"""
-import array, ctypes, json, os, socket, struct, sys
+HOLDER = (
+    OPEN_PLANNED
+    + r"""
+import ctypes, json, os, sys
 control = socket.socket(fileno=int(sys.argv[1])); specs = json.loads(sys.argv[2])
 libc = ctypes.CDLL(None, use_errno=True)
 def ask(request):
@@ -46,20 +49,7 @@ def cell(index):
     ask(struct.pack("=IHHIIBBHiII", 32, 16, 5, 1, 0, 0, 0, 0, lo, 1, 1))
     for family in (socket.AF_INET, socket.AF_INET6):
         ask(struct.pack("=IHHIIBBBBBBBBIHHi", 36, 24, 0x605, 2, 0, family, 0, 0, 0, 255, 3, 254, 2, 0, 8, 4, lo))
-    found = []
-    for spec in specs:
-        if spec["kind"] == "packet":
-            s = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
-            program = array.array("B", bytes.fromhex(spec["filter"]))
-            s.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", len(program) // 8, program.buffer_info()[0]))
-            s.bind(("lo", 3))
-        else:
-            v6 = ":" in spec["address"]
-            s = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_STREAM if spec["kind"] == "tcp" else socket.SOCK_DGRAM)
-            if v6: s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            s.bind((spec["address"], spec["port"]))
-            if spec["kind"] == "tcp": s.listen(1024)
-        found.append(s)
+    found = open_planned(specs)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     socket.send_fds(control, [str(index).encode()], [s.fileno() for s in found] + [theirs.fileno()])
     for s in found: s.close()
@@ -75,6 +65,7 @@ for index in range(int(sys.argv[3])):
     if not os.fork(): cell(index)
 control.recv(1)
 """
+)
 
 
 def echo(sock, nice=0):

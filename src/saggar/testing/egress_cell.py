@@ -32,9 +32,32 @@ if TYPE_CHECKING:
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+#: opens the planned sockets in the namespace it runs in; part of every program that stands in for the launcher
+OPEN_PLANNED = r"""
+import array, socket, struct
+def open_planned(specs):
+    found = []
+    for spec in specs:
+        if spec["kind"] == "packet":
+            s = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
+            program = array.array("B", bytes.fromhex(spec["filter"]))
+            s.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", len(program) // 8, program.buffer_info()[0]))
+            s.bind(("lo", 3))
+        else:
+            v6 = ":" in spec["address"]
+            s = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_STREAM if spec["kind"] == "tcp" else socket.SOCK_DGRAM)
+            if v6: s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            s.bind((spec["address"], spec["port"]))
+            if spec["kind"] == "tcp": s.listen(1024)
+        found.append(s)
+    return found
+"""
+
 #: runs inside the new namespaces: mounts the resolver's configuration, opens what was planned, sends it, waits
-_INSIDE = r"""
-import array, ctypes, json, os, socket, struct, sys
+_INSIDE = (
+    OPEN_PLANNED
+    + r"""
+import ctypes, json, os, sys
 control = socket.socket(fileno=int(sys.argv[1])); specs = json.loads(sys.argv[2]); resolv = sys.argv[3]
 libc = ctypes.CDLL(None, use_errno=True)
 def check(code):
@@ -49,24 +72,12 @@ lo = socket.if_nametoindex("lo")
 ask(struct.pack("=IHHIIBBHiII", 32, 16, 5, 1, 0, 0, 0, 0, lo, 1, 1))
 for family in (socket.AF_INET, socket.AF_INET6):
     ask(struct.pack("=IHHIIBBBBBBBBIHHi", 36, 24, 0x605, 2, 0, family, 0, 0, 0, 255, 3, 254, 2, 0, 8, 4, lo))
-found = []
-for spec in specs:
-    if spec["kind"] == "packet":
-        s = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
-        program = array.array("B", bytes.fromhex(spec["filter"]))
-        s.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", len(program) // 8, program.buffer_info()[0]))
-        s.bind(("lo", 3))
-    else:
-        v6 = ":" in spec["address"]
-        s = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_STREAM if spec["kind"] == "tcp" else socket.SOCK_DGRAM)
-        if v6: s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        s.bind((spec["address"], spec["port"]))
-        if spec["kind"] == "tcp": s.listen(1024)
-    found.append(s)
+found = open_planned(specs)
 socket.send_fds(control, [b"ok"], [s.fileno() for s in found])
 for s in found: s.close()
 control.recv(1)
 """
+)
 
 #: runs in namespaces of the broker's own: a DNS server that answers from a table and writes down what it was asked
 _OUTSIDE = r"""
