@@ -16,6 +16,7 @@ import os
 
 from saggar.core.decision import Frozen
 from saggar.core.errors import Unenforceable, UsageError
+from saggar.isolation.linked_git_host import repository
 from saggar.isolation.shown import shown
 from saggar.isolation.workspace_scan_host import Caveat, Scan, mounts_below
 
@@ -44,6 +45,7 @@ _READ_WRITE = Caveat(
     "read_write",
     "the workspace is the host's own: what the command changes or deletes there is changed, protected paths included",
 )
+_LINKED = "git's directory lies elsewhere and is shown read-only, so that git reads and a commit fails"
 
 
 class CallerIds(Frozen):
@@ -63,10 +65,23 @@ class Workspace:
     """A prepared workspace. `plan` is JSON-ready; `fds` are [workspace, layer] (as many as the mode has).
 
     ids: (uid, gid) that the command runs as *inside the mapping*: for a root caller the owner of the workspace, seen
-    through HOST_IDS; else the caller. caveats: what to say before the run.
+    through HOST_IDS; else the caller. caveats: what to say before the run. repository: of a linked worktree or a
+    submodule, the directory elsewhere that git needs, to be shown read-only; else "".
     """
 
-    __slots__ = ("_scan", "caveats", "fd", "ids", "layer", "layer_fd", "mode", "path", "plan", "resolved_from")
+    __slots__ = (
+        "_scan",
+        "caveats",
+        "fd",
+        "ids",
+        "layer",
+        "layer_fd",
+        "mode",
+        "path",
+        "plan",
+        "repository",
+        "resolved_from",
+    )
 
     def __init__(self, *, mode: str, path: str, fd: int, ids: tuple[int, int]) -> None:
         self.mode = mode
@@ -76,6 +91,7 @@ class Workspace:
         self.layer = "none"
         self.layer_fd = -1
         self.caveats: tuple[Caveat, ...] = ()
+        self.repository = ""
         self.resolved_from = ""
         self.plan: dict[str, Any] = {"mode": mode}
         self._scan: Scan | None = None
@@ -160,6 +176,9 @@ def prepare(
             _start_scan(workspace, run, caller)
         elif mode == "read-write":
             workspace.caveats = (_READ_WRITE,)
+        workspace.repository = repository(path, fd)
+        if workspace.repository:
+            workspace.caveats += (Caveat("linked_repository", _LINKED, count=1, paths=(workspace.repository,)),)
         _record(workspace, run, policy, about or {})
     except OSError as e:
         workspace.close()

@@ -280,6 +280,8 @@ class Prepared:
                 raise UsageError(
                     f"the path `{path}` of `isolation.read` cannot be opened: {error.strerror}", file=self.policy.file
                 ) from None
+        if self.workspace.repository:
+            self.grants.append(Grant(self.workspace.repository, owned=True))
 
     def _resolve_program(self) -> None:
         from saggar.runtime.program_host import resolve

@@ -1,0 +1,119 @@
+"""Which directory outside the workspace git's own file may bring into the cell. Behaviour 16."""
+
+import os
+import subprocess
+
+import pytest
+
+from saggar.isolation.linked_git_host import repository
+
+IDENTITY = {f"GIT_{who}_{what}": "a@a.test" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+
+
+def git(*words, cwd):
+    env = os.environ | IDENTITY | {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
+    subprocess.run(
+        ["git", "-c", "protocol.file.allow=always", *words], cwd=cwd, env=env, check=True, capture_output=True
+    )
+
+
+def ask(path):
+    path = os.path.realpath(path)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return repository(path, fd)
+    finally:
+        os.close(fd)
+
+
+def put(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+@pytest.fixture
+def main(tmp_path):
+    path = f"{os.path.realpath(tmp_path)}/main"
+    os.mkdir(path)
+    git("init", "-q", cwd=path)
+    git("commit", "-q", "--allow-empty", "-m", "one", cwd=path)
+    return path
+
+
+def test_a_linked_worktree(main):
+    git("worktree", "add", "-q", "../linked", cwd=main)
+    assert ask(f"{main}/../linked") == f"{main}/.git"
+
+
+def test_a_linked_worktree_of_a_bare_repository(main):
+    bare = f"{os.path.dirname(main)}/bare"
+    git("clone", "-q", "--bare", main, bare, cwd=main)
+    git("worktree", "add", "-q", "-b", "side", "../linked", cwd=bare)
+    assert ask(f"{bare}/../linked") == bare
+
+
+def test_a_submodule(main):
+    outer = f"{os.path.dirname(main)}/outer"
+    os.mkdir(outer)
+    git("init", "-q", cwd=outer)
+    git("submodule", "add", "-q", main, "sub", cwd=outer)
+    assert ask(f"{outer}/sub") == f"{outer}/.git/modules/sub"
+    assert ask(outer) == ""
+
+
+def test_nothing_where_the_repository_is_inside_or_missing(main, tmp_path):
+    git("init", "-q", "--separate-git-dir", f"{main}/kept", cwd=main)
+    assert ask(main) == ""
+    assert ask(tmp_path) == ""
+    os.mkfifo(tmp_path / ".git")
+    assert ask(tmp_path) == ""
+
+
+def forge_elsewhere(main, workspace):
+    """A directory that looks like a repository and knows nothing of the workspace."""
+    put(f"{workspace}/.git", f"gitdir: {main}/.git\n")
+
+
+def forge_of_another(main, workspace):
+    """A worktree's directory, of another worktree."""
+    git("worktree", "add", "-q", "../linked", cwd=main)
+    put(f"{workspace}/.git", f"gitdir: {main}/.git/worktrees/linked\n")
+
+
+def forge_inside_and_out(main, workspace):
+    """A directory of the workspace that names the workspace, and a common directory elsewhere."""
+    inside = f"{workspace}/mine/worktrees/w"
+    os.makedirs(inside)
+    put(f"{inside}/gitdir", f"{workspace}/.git\n")
+    put(f"{inside}/commondir", f"{main}/.git\n")
+    put(f"{workspace}/.git", "gitdir: mine/worktrees/w\n")
+
+
+def forge_with_a_link(main, workspace):
+    """`.git` is a symbolic link to a file that would do."""
+    git("worktree", "add", "-q", "../linked", cwd=main)
+    os.symlink(f"{main}/../linked/.git", f"{workspace}/.git")
+
+
+def forge_through_a_link(main, workspace):
+    """The repository's place for worktrees entered through a link of the workspace."""
+    os.symlink(f"{main}/.git", f"{workspace}/common")
+    put(f"{workspace}/.git", "gitdir: common/worktrees/w\n")
+
+
+@pytest.mark.parametrize(
+    "forge", [forge_elsewhere, forge_of_another, forge_inside_and_out, forge_with_a_link, forge_through_a_link]
+)
+def test_a_forged_link_opens_nothing(main, tmp_path, forge):
+    workspace = f"{os.path.realpath(tmp_path)}/workspace"
+    os.mkdir(workspace)
+    forge(main, workspace)
+    assert ask(workspace) == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["", "gitdir:", "gitdir: ", "gitdir: /\n", "gitdir: ../../..\n", "gitdir: \0\n", "x" * 20_000]
+)
+def test_whatever_the_file_says_there_is_an_answer(tmp_path, text):
+    put(tmp_path / ".git", text)
+    assert ask(tmp_path) == ""
