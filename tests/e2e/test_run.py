@@ -67,6 +67,55 @@ def test_streams_and_exit_codes_pass_through(saggar, command, code, out, err):
         assert done.stderr == b""
 
 
+UNSTARTABLE = [
+    # command, exit code, cause, what the one line on stderr says
+    ("./plain", 126, "not_executable", "`./plain`: the file is there, but it is not executable (`chmod +x ./plain`)"),
+    ("./link", 126, "not_executable", "`./link`: the file is there, but it is not executable (`chmod +x ./link`)"),
+    (
+        "plain",
+        126,
+        "not_executable",
+        "`plain`: the file is there, but it is not executable (`chmod +x WORK/bin/plain`)",
+    ),
+    ("./bin", 126, "not_executable", "`./bin`: is a directory, not a program"),
+    ("/etc/passwd", 126, "not_executable", "`/etc/passwd`: the file is there, but it is not executable"),
+    ("bin", 127, "not_found", "`bin`: no such program in the cell"),
+    ("./dangling", 127, "not_found", "`./dangling`: no such program in the cell"),
+    ("./plain/x", 127, "not_found", "`./plain/x`: no such program in the cell"),
+    ("./script", 127, "not_found", "`./script`: its interpreter `/nowhere/sh` (first line) is not in the cell"),
+    ("/root/x", 127, "not_found", "`/root/x`: no such program in the cell"),
+]
+
+
+@pytest.mark.parametrize(("command", "code", "cause", "line"), UNSTARTABLE)
+def test_what_is_missing_is_127_and_what_cannot_be_executed_is_126(saggar, tmp_path, command, code, cause, line):
+    work = saggar.workspace
+    (work / "bin").mkdir()
+    for name in ("plain", "bin/plain"):
+        (work / name).write_text("#!/bin/sh\n")
+    (work / "link").symlink_to("plain")
+    (work / "dangling").symlink_to("nothing")
+    (work / "script").write_text("#!/nowhere/sh -e\n")
+    (work / "script").chmod(0o755)
+    out = tmp_path / "result.json"
+    done = saggar("run", "--json", str(out), "--", command, env={"PATH": f"{os.environ['PATH']}:{work}/bin:{work}"})
+    assert done.stderr.decode() == f"saggar: {line.replace('WORK', str(work))}\n"
+    assert (done.returncode, json.loads(out.read_text())["cause"]) == (code, cause)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="root: only its cell is another user than the one who asks")
+def test_a_program_of_the_workspace_that_only_another_user_may_execute_is_126(saggar):
+    script = saggar.workspace / "own"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o700)
+    os.chown(saggar.workspace, 1000, 1000)
+    done = saggar("run", "--", "./own")
+    assert (done.returncode, done.stderr) == (
+        126,
+        b"saggar: `./own`: the file is there, but it is not executable (`chmod +x ./own`)\n",
+    )
+
+
 def test_a_timeout_ends_the_whole_tree_and_keeps_what_was_written(saggar, tmp_path):
     out = tmp_path / "result.json"
     script = "echo before; setsid sleep 3210 & sleep 3210"

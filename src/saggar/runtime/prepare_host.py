@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from saggar.isolation.state_host import RunDir
     from saggar.policy.model import EgressPolicy, Policy
+    from saggar.runtime.program_host import Fault
     from saggar.runtime.supervisor_host import Cell
     from saggar.runtime.terminate_host import Terminating
 
@@ -173,7 +174,7 @@ class Prepared:
         self.options = opts
         self.grants: list[Grant] = []
         self.toolchain: tuple[str, ...] = ()
-        self.missing = ""
+        self.missing: Fault | None = None
         self.layer = ""
         self.terminating: Terminating | None = None
         self.started_s = monotonic()
@@ -287,7 +288,7 @@ class Prepared:
         from saggar.runtime.program_host import resolve
 
         found = resolve(self)
-        self.missing = found.missing
+        self.missing = found.fault
         if found.argv0:
             self.argv[0] = found.argv0
         self.toolchain = found.binds
@@ -546,8 +547,8 @@ def _why(failure: dict[str, Any]) -> str:
 
 def verdict(prepared: Prepared, cell: Cell) -> tuple[str, int | None, int, str, dict[str, Any]]:
     """(cause, exit code, signal, message, detail) of an ended cell."""
-    if prepared.missing:
-        return "not_found", None, 0, prepared.missing, {}
+    if prepared.missing is not None:
+        return prepared.missing.cause, None, 0, prepared.missing.text, {}
     ended = cell.ended or {"code": None, "status": None, "cause": "launcher_died", "detail": {}, "made": False}
     detail = dict(ended["detail"])
     if ended["cause"]:
@@ -561,7 +562,10 @@ def verdict(prepared: Prepared, cell: Cell) -> tuple[str, int | None, int, str, 
     if code is None:
         # bubblewrap reports a code only for a command that it executed
         if ended["made"]:
-            return "infrastructure", None, 0, "the command could not be executed", {"status": ended["status"]}
+            what = (
+                f"`{prepared.argv[0]}` could not be executed (bubblewrap's line on stderr has the kernel's word for it)"
+            )
+            return "infrastructure", None, 0, what, {"status": ended["status"]}
         what = _why({"step": "bubblewrap", "errno": 0, "message": "bubblewrap could not make the cell"})
         return "unenforceable", None, 0, what, {"step": "bubblewrap", "status": ended["status"]}
     if code != 0 and cell.disk_full():

@@ -12,23 +12,40 @@ if TYPE_CHECKING:
     from saggar.runtime.prepare_host import Prepared
 
 
+#: A first line longer than this is cut by the kernel too (BINPRM_BUF_SIZE).
+_FIRST_LINE_BYTES = 256
+
+#: The conventions of shells, `env` and POSIX: 127 for what is not there, 126 for what is and cannot be executed.
+NOT_FOUND, NOT_EXECUTABLE = "not_found", "not_executable"
+
+
+class Fault:
+    """Why a program cannot be started. cause: NOT_FOUND or NOT_EXECUTABLE; text: one line for the user."""
+
+    __slots__ = ("cause", "text")
+
+    def __init__(self, cause: str, text: str) -> None:
+        self.cause = cause
+        self.text = text
+
+
 class Program:
-    """argv0: what to execute, as the cell sees it. missing: why there is no such program, or "". binds: host directories to
+    """argv0: what to execute, as the cell sees it. fault: why there is no such program, or None. binds: host directories to
     show. environment: what the tool chain wants set. path: the cell's PATH where it differs."""
 
-    __slots__ = ("argv0", "binds", "environment", "missing", "path")
+    __slots__ = ("argv0", "binds", "environment", "fault", "path")
 
     def __init__(
         self,
         *,
         argv0: str = "",
-        missing: str = "",
+        fault: Fault | None = None,
         binds: tuple[str, ...] = (),
         environment: dict[str, str] | None = None,
         path: str = "",
     ) -> None:
         self.argv0 = argv0
-        self.missing = missing
+        self.fault = fault
         self.binds = binds
         self.environment = environment or {}
         self.path = path
@@ -52,11 +69,11 @@ def resolve(prepared: Prepared) -> Program:
         shown=[g.target for g in prepared.grants],
     )
     if not found.argv0:
-        return Program(missing=_missing(prepared, name))
+        return Program(fault=_missing(prepared, name))
     if not found.binds:
-        fault = _fault(prepared, found.argv0, name) if "/" in found.argv0 else ""
-        if fault:
-            return Program(missing=fault)
+        fault = _fault(prepared, found.argv0, name) if "/" in found.argv0 else None
+        if fault is not None:
+            return Program(fault=fault)
     path = ":".join([*found.path_entries, inside]) if found.path_entries else ""
     return Program(argv0=found.argv0, binds=found.binds, environment=found.env, path=path)
 
@@ -67,24 +84,74 @@ def _shown_workspace(prepared: Prepared) -> str:
     return path if prepared.workspace.mode != "none" and prepared.workspace_target == path else ""
 
 
-def _missing(prepared: Prepared, name: str) -> str:
+def _missing(prepared: Prepared, name: str) -> Fault:
     if "/" in name:
         # the host's root as a workspace has another place inside, which only this knows
-        return _fault(prepared, os.path.join(prepared.cwd, name), name)
-    for directory in prepared.environment["PATH"].split(":"):
-        fault = _fault(prepared, os.path.join(prepared.cwd, directory, name), name)
-        if "executable" in fault:
-            return fault
-    return f"`{name}`: no such program in the cell"
+        return _fault(prepared, os.path.join(prepared.cwd, name), name) or _absent(name)
+    for directory in f"{prepared.environment['PATH']}:{prepared.session.env.get('PATH', '')}".split(":"):
+        path = os.path.join(prepared.cwd, directory, name)
+        host = _host_path(prepared, path)
+        # a directory of that name is no hit of a search along PATH
+        if host and os.path.isfile(host):
+            fault = _fault(prepared, path, name)
+            if fault is not None:
+                return fault
+    return _absent(name)
 
 
-def _fault(prepared: Prepared, path: str, name: str) -> str:
+def _absent(name: str) -> Fault:
+    return Fault(NOT_FOUND, f"`{name}`: no such program in the cell")
+
+
+def _fault(prepared: Prepared, path: str, name: str) -> Fault | None:
+    if os.path.normpath(path) in (place for place, _ in prepared.session.system.files):
+        return Fault(NOT_EXECUTABLE, f"`{name}`: the file is there, but it is not executable")
     host = _host_path(prepared, path)
-    if not host or not os.path.exists(host):
-        return f"`{name}`: no such program in the cell"
-    if os.path.isdir(host) or not os.access(host, os.X_OK):
-        return f"`{name}`: not executable"
-    return ""
+    if not host or not os.path.exists(host + "/" * path.endswith("/")):
+        return _absent(name)
+    if os.path.isdir(host):
+        return Fault(NOT_EXECUTABLE, f"`{name}`: is a directory, not a program")
+    if not os.access(host, os.X_OK) or not _executable_for_stranger(prepared, host):
+        shown = name if "/" in name else path
+        remedy = "" if host.startswith("/usr/") else f" (`chmod +x {shown}`)"
+        return Fault(NOT_EXECUTABLE, f"`{name}`: the file is there, but it is not executable{remedy}")
+    interpreter = "" if path.startswith("/usr/") else _interpreter(host)
+    if interpreter.startswith("/"):
+        there = _host_path(prepared, interpreter)
+        if not there or not os.path.exists(there):
+            return Fault(NOT_FOUND, f"`{name}`: its interpreter `{interpreter}` (first line) is not in the cell")
+    return None
+
+
+def _executable_for_stranger(prepared: Prepared, host: str) -> bool:
+    """Whether the user of a root caller's cell, who is not root, may execute a file of the workspace. With an access list the
+    kernel decides when the time comes."""
+    if not prepared.session.caller.privileged or not (host + "/").startswith(prepared.workspace.path.rstrip("/") + "/"):
+        return True
+    status = os.stat(host)
+    uid, gid = prepared.workspace.ids
+    bit = 0o100 if status.st_uid == uid else 0o010 if status.st_gid == gid else 0o001
+    return bool(status.st_mode & bit) or "system.posix_acl_access" in os.listxattr(host)
+
+
+def _interpreter(path: str) -> str:
+    """What the first line of a script names, "" for anything else."""
+    line = _beginning(path).partition(b"\n")[0]
+    words = line[2:].split(None, 1) if line.startswith(b"#!") else []
+    return os.fsdecode(words[0]) if words else ""
+
+
+def _beginning(path: str) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, _FIRST_LINE_BYTES)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
 
 
 def _host_path(prepared: Prepared, path: str) -> str:

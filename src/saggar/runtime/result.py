@@ -20,6 +20,7 @@ CAUSES: dict[str, int | None] = {
     "exit": None,
     "signal": None,
     "not_found": 127,
+    "not_executable": 126,
     "timeout": 6,
     "memory": 6,
     "tasks": 6,

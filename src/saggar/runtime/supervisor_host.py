@@ -193,7 +193,7 @@ class Supervisor:
                 hint="make room in the state directory, or set `SAGGAR_STATE_DIR` to another place",
             ) from error
         self._cells[cell.id] = cell
-        if prepared.missing:
+        if prepared.missing is not None:
             self._complete(cell)
             return cell
         request, fds = prepared.request(streams)

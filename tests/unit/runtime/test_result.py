@@ -10,6 +10,7 @@ STATUS = [
     ("exit", 7, 0, 7, False),
     ("signal", None, 9, 137, False),
     ("not_found", None, 0, 127, False),
+    ("not_executable", None, 0, 126, False),
     ("timeout", None, 0, 6, False),
     ("memory", None, 0, 6, False),
     ("disk", 1, 0, 6, False),
