@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 # public name -> module that defines it
 _EXPORTS: dict[str, str] = {
+    "Ask": "saggar.runtime.held",
     "Budget": "saggar.core.tool",
     "Decision": "saggar.core.decision",
     "Denied": "saggar.core.errors",
@@ -37,6 +38,7 @@ _EXPORTS: dict[str, str] = {
     "ToolSession": "saggar.runtime.tools_host",
     "Unenforceable": "saggar.core.errors",
     "UsageError": "saggar.core.errors",
+    "Verdict": "saggar.runtime.held",
 }
 
 __all__ = sorted([*_EXPORTS, "__version__"])  # noqa: PLE0605  # kept beside the table it mirrors

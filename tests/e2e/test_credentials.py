@@ -182,7 +182,7 @@ def run(place, workspace, server):
 
     def call(*command):
         return subprocess.run(
-            [sys.executable, "-m", "saggar", "run", "--policy", f"{place}/policy.toml", "--", *command],
+            [sys.executable, "-m", "saggar", "run", "--policy", f"{place}/policy.toml", "--ask", "hold", "--", *command],
             cwd=workspace, env=env, capture_output=True, text=True, timeout=90, check=False,
         )  # fmt: skip
 
@@ -353,8 +353,9 @@ def test_a_held_request_waits_for_the_operators_word(run, server, place):
     deadline = time.monotonic() + 30
     while not (held := saggar("egress", "held").stdout):
         assert time.monotonic() < deadline, box
-    number, where, path, _ = held.split()
+    number, where, path, *rule = held.split()
     assert (where, path) == ("POST", "model.allowed.test:443/v1/chat/completions")
+    assert rule == ["model.rules[0]", "(/**)"]
     assert server.seen == []
     assert "no request" in saggar("egress", "approve", "nonsense").stderr
     assert saggar("egress", "approve", number).stdout == f"approved {number}\n"

@@ -13,6 +13,7 @@ from saggar.audit.verify import Verifier
 from saggar.core.errors import UsageError
 from saggar.egress.ledger import Ledger, read
 from saggar.isolation.state_host import RunDir, open_state
+from saggar.runtime.held import described, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +43,15 @@ def main(argv: list[str]) -> int:
     for name in ("approve", "deny"):
         word = actions.add_parser(name, help=f"{name} a request that `saggar egress held` printed")
         word.add_argument("id", metavar="ID")
+        if name == "approve":
+            scope = word.add_mutually_exclusive_group()
+            scope.add_argument("--task", action="store_true", help="and its like for the rest of the task")
+            scope.add_argument(
+                "--policy", action="store_true", help="the same, and print a diff that puts it into the policy file"
+            )
+            word.add_argument(
+                "--pattern", action="store_true", help="with these: all paths of the asking rule, not this path alone"
+            )
         word.add_argument("--run", metavar="RUN", help="id of the run or its start; the only running one if left out")
     args = parser.parse_args(argv[1:])
     if args.action in ("held", "approve", "deny"):
@@ -60,16 +70,43 @@ def _held(args: argparse.Namespace) -> int:
 
     run = running(args.run)
     if args.action == "held":
-        for one in ask(run, {"op": "held"}).get("held", ()):
-            where = harmless(f"{one.get('method', '')} {one['host']}:{one['port']}{one.get('path', '')}")
-            print(f"{one['id']}  {where}  {harmless(str(one.get('rule', '')))}")
+        answer = _told(ask(run, {"op": "held"}))
+        for one in answer["held"]:
+            print(_line(one))
+        if answer.get("cut"):
+            sys.stderr.write("saggar: more requests wait than fit here\n")
+        for approval in answer["approvals"]:
+            print(f"approved for the task: {approval['id']}  {described(approval)}")
+        if not answer["held"]:
+            sys.stderr.write("no request waits\n")
         return 0
-    verdict = "approved" if args.action == "approve" else "denied"
-    answer = ask(run, {"op": "answer", "id": args.id, "verdict": verdict})
+    approving = args.action == "approve"
+    scope = "policy" if approving and args.policy else "task" if approving and args.task else "once"
+    pattern = approving and args.pattern
+    if pattern and scope == "once":
+        raise UsageError("`--pattern` goes with `--task` or `--policy`")
+    verdict = "approved" if approving else "denied"
+    made = _told(ask(run, {"op": "answer", "id": args.id, "verdict": verdict, "scope": scope, "pattern": pattern}))
+    out = sys.stderr if scope == "policy" else sys.stdout
+    out.write(f"{verdict} {args.id}\n")
+    if made.get("approval"):
+        out.write(f"for the rest of the task: {made['approval']} (`saggar revoke {made['approval']}` takes it back)\n")
+    sys.stdout.write(made.get("diff", ""))
+    return 0
+
+
+def _told(answer: dict[str, Any]) -> dict[str, Any]:
     if not answer.get("ok"):
         raise UsageError(str(answer.get("error", "the run did not answer")), hint=str(answer.get("hint", "")))
-    print(f"{verdict} {args.id}")
-    return 0
+    return answer
+
+
+def _line(held: dict[str, Any]) -> str:
+    """ID, what the sandbox asks for, and the rule that asks with its patterns."""
+    query = f"?{held['query']}" if held.get("query") else ""
+    what = f"{shown(held['method'])} {shown(held['host'])}:{held['port']}{shown(held['path'] + query)}"
+    patterns = ", ".join(held.get("patterns") or ())
+    return f"{held['id']}  {what}  {harmless(held['rule'])}" + (f" ({harmless(patterns)})" if patterns else "")
 
 
 def find_run(text: str | None) -> RunDir:

@@ -22,6 +22,8 @@ USAGE = """usage: saggar run [OPTIONS] [--] COMMAND [ARGUMENT...]
   --workspace DIR[:MODE]    copy-on-write (default), read-only, read-write or none
   --env NAME=VALUE          set a variable of the command; repeatable
   --timeout T               90, 90s, 5m or none
+  --ask HOW                 where a rule asks: prompt (at this terminal; the default where there is one), hold (for
+                            `saggar egress approve`) or refuse (the default without a terminal)
   --json FILE               write the result there
   -q, --quiet               no summary line
 """
@@ -30,7 +32,7 @@ USAGE = """usage: saggar run [OPTIONS] [--] COMMAND [ARGUMENT...]
 class Flags:
     """What the command line said."""
 
-    __slots__ = ("allow", "argv", "env", "json", "policy", "quiet", "tier", "timeout", "workspace")
+    __slots__ = ("allow", "argv", "ask", "env", "json", "policy", "quiet", "tier", "timeout", "workspace")
 
     def __init__(self) -> None:
         self.policy: str | None = None
@@ -39,12 +41,14 @@ class Flags:
         self.workspace: str | None = None
         self.env: list[str] = []
         self.timeout: str | None = None
+        self.ask: str | None = None
         self.json: str | None = None
         self.quiet = False
         self.argv: list[str] = []
 
 
-_SINGLE = ("policy", "tier", "workspace", "timeout", "json")
+_SINGLE = ("policy", "tier", "workspace", "timeout", "ask", "json")
+_ASK = ("prompt", "hold", "refuse")
 _REPEATED = ("allow", "env")
 
 
@@ -77,6 +81,8 @@ def parse(args: list[str]) -> Flags:
             raise UsageError(f"`--{name}` was given twice")
         else:
             setattr(flags, name, value)
+    if flags.ask not in (None, *_ASK):
+        raise UsageError(f"`--ask` is one of {', '.join(_ASK)}, not `{flags.ask}`")
     flags.argv = args[i:]
     if not flags.argv:
         raise UsageError("no command was given", hint="saggar run [OPTIONS] -- COMMAND [ARGUMENT...]")
@@ -148,7 +154,7 @@ def main(argv: list[str]) -> int:
     policy = effective_policy(flags, cwd)
     notice = None if flags.quiet else _notice
     json_fd = _open_json(flags.json, workspace_of(policy, cwd)) if flags.json is not None else -1
-    result, _ = run_foreground(control, policy, flags.argv, env=os.environ, cwd=cwd, notice=notice)
+    result, _ = run_foreground(control, policy, flags.argv, env=os.environ, cwd=cwd, notice=notice, asking=flags.ask)
     if flags.json is not None:
         _write_json(json_fd, flags.json, result)
     _say(result, quiet=flags.quiet)

@@ -71,6 +71,9 @@ _REMEDY = {
     "canary": "the key in the environment works only on its own host",
     "upgrade_refused": "the operator can set `websocket = true` for this host",
     "credential_unavailable": "the operator's secret store did not answer; try again later",
+    "approval_unattended": "the operator can start the run with `--ask hold`, and answer with `saggar egress approve`",
+    "approval_timeout": "the operator can answer with `saggar egress approve` while the request waits",
+    "approval_denied": "do not send it again",
 }
 
 

@@ -22,8 +22,9 @@ from saggar.core.errors import ParseError
 from saggar.egress import http_head
 from saggar.egress.admit import Admitted, Lease, Refused, admit, inject, refuse, status_of, write_request
 from saggar.egress.answer import refusal_page
-from saggar.egress.client_end_host import BODY, COLLECT, HEAD, HOLD, LINGER, SOCKET, WAIT, ClientEnd
+from saggar.egress.client_end_host import BODY, COLLECT, HEAD, HOLD, LINGER, SOCKET, WAIT
 from saggar.egress.dial_host import DialError
+from saggar.egress.hold_host import Holding
 from saggar.egress.http_body import LAST_CHUNK, ChunkedReader, LengthReader, chunk
 from saggar.egress.placeholder import CanaryStream
 from saggar.egress.secrets_client_host import SecretsError
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 BODY_S = 120.0
 #: until the first byte of an answer, and between two pieces; models think long
 ANSWER_S = 900.0
-APPROVAL_S = 300.0
 SIGN_LIMIT = 8 * 1024 * 1024
 AHEAD_LIMIT = 64 * 1024
 
@@ -64,7 +64,7 @@ UPSTREAM_FAULTS = {
 }
 
 
-class Requests(ClientEnd):
+class Requests(Holding):
     """See the module. The fields without a default in `_reset` are of the request in work."""
 
     __slots__ = (
@@ -122,6 +122,7 @@ class Requests(ClientEnd):
         self._token_head: ResponseHead | None = None
         self._tokens: list[bytes] | None = None
         self.responding = False
+        self.asking = False
         self.admitted = {}
 
     def ready(self) -> None:
@@ -150,7 +151,7 @@ class Requests(ClientEnd):
     def ended(self) -> None:
         if self.state == SOCKET and self.upstream is not None:
             self.upstream.finish()
-        elif self.state in (WAIT, HOLD):
+        elif self.state in (WAIT, HOLD) and not self.asking:
             # half-closed: the answer still goes out
             self._keep = False
         else:
@@ -205,6 +206,8 @@ class Requests(ClientEnd):
         if refusal is not None:
             self._over(refusal)
             return
+        if found.decision.effect == ASK:
+            found = self.standing(found)
         self._admitted = found
         self._limit = found.body_limit
         body = head.body
@@ -239,8 +242,11 @@ class Requests(ClientEnd):
 
     async def _prepare(self, admitted: Admitted) -> None:
         """What cannot be had at once: a human's word, a secret."""
-        if admitted.decision.effect == ASK and not await self._ask(admitted):
-            return
+        if admitted.decision.effect == ASK:
+            approved = await self.ask(admitted, self._head)
+            if approved is None:
+                return
+            self._admitted = admitted = approved
         credential = self.terms.credential
         if credential is not None and not self._leased(admitted):
             host = self.authorized.destination.host
@@ -253,20 +259,6 @@ class Requests(ClientEnd):
         self.task = None
         if self.state == HOLD and not self.closed:
             self._proceed(admitted)
-
-    async def _ask(self, admitted: Admitted) -> bool:
-        if not self.record(admitted.decision):
-            return False
-        self.deadline = self.loop.time() + APPROVAL_S + 5
-        answer = await self.owner.port.approve(admitted.decision)
-        if answer == "approved":
-            return True
-        self.task = None
-        if answer == "timeout":
-            self.refuse_for("approval_timeout", "nobody approved the request in time")
-        else:
-            self.refuse_for("approval_denied", "the operator did not approve the request")
-        return False
 
     def _proceed(self, admitted: Admitted) -> None:
         """Everything is there but a connection, and maybe the body."""
@@ -326,7 +318,7 @@ class Requests(ClientEnd):
             except ParseError as e:
                 self.refuse_for(e.reason, str(e))
                 return
-        if admitted.decision.effect != ASK and not self.record(admitted.decision):
+        if not self.record(admitted.decision):
             return
         self._out = [write_request(admitted, head.body, authority, target=target, fields=fields, whole=body)]
         if body:

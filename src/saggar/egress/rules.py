@@ -1,6 +1,7 @@
 """What may be asked of an allowed host: methods, canonical paths, query, headers, content type, size.
 
-I1  No rule is a deny; deny beats ask beats allow, in whatever order the file has them.
+I1  No rule is a deny; deny beats approve beats ask beats allow, in whatever order the file has them. `approve` is an allow
+    that answers an ask as well.
 I2  A deny rule matches at least what an allow rule with the same conditions matches: paths also without regard to case
     and to a last `/`, query and headers at any occurrence. An allow rule needs every occurrence to match.
 I3  A verdict names the rule that decided it; the same request gets the same verdict.
@@ -21,10 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any, Literal
 
+    from saggar.core.decision import EffectName
+
 #: Known to every rule. Others (WebDAV, `LIST`) must be named by a rule; TRACE and CONNECT are never methods here.
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 NEVER = frozenset({"TRACE", "TRACK", "CONNECT", "PRI", "DEBUG"})
+
+APPROVE = "approve"
+_ORDER = {**STRENGTH, APPROVE: STRENGTH[ASK] + 0.5}
+_REASONS = {ALLOW: "rule_allows", APPROVE: "rule_approves", ASK: "rule_asks", DENY: "rule_denies"}
 
 _REMEMBERED = 1024
 _METHOD = re.compile(r"[A-Z][A-Z0-9\-]{0,31}")
@@ -57,7 +64,7 @@ class Rule:
     """One `[[egress.allow.rules]]`. Empty conditions match everything."""
 
     id: str
-    effect: Literal["allow", "ask", "deny"]
+    effect: Literal["allow", "approve", "ask", "deny"]
     methods: frozenset[str] = frozenset()
     paths: tuple[PathPattern, ...] = ()
     query: tuple[tuple[str, Glob], ...] = ()
@@ -68,9 +75,10 @@ class Rule:
     verdict: Verdict = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        reason = self.reason or {ALLOW: "rule_allows", ASK: "rule_asks", DENY: "rule_denies"}[self.effect]
-        public = "" if self.effect == ALLOW else f"{self.effect} by rule `{self.id}`"
-        decision = Decision(self.effect, reason, layer="L2", rule=self.id, public=public)
+        reason = self.reason or _REASONS[self.effect]
+        effect: EffectName = ALLOW if self.effect == "approve" else self.effect
+        public = "" if effect == ALLOW else f"{effect} by rule `{self.id}`"
+        decision = Decision(effect, reason, layer="L2", rule=self.id, public=public)
         object.__setattr__(self, "verdict", Verdict(decision, self.max_body_bytes))
 
     def reaches(self, method: str, path: str) -> bool:
@@ -182,7 +190,7 @@ class HttpRules:
 
     @classmethod
     def of(cls, rules: Iterable[Rule]) -> HttpRules:
-        ordered = tuple(sorted(rules, key=lambda r: -STRENGTH[r.effect]))
+        ordered = tuple(sorted(rules, key=lambda r: -_ORDER[r.effect]))
         named = frozenset(m for r in ordered if r.effect != DENY for m in r.methods)
         return cls(ordered, named - METHODS)
 
@@ -217,8 +225,8 @@ def parse_rule(data: dict[str, Any], default_id: str) -> Rule:
     if unknown:
         raise ParseError(f"unknown key `{unknown[0]}` in a rule", reason="bad_rule")
     effect = data.get("effect", ALLOW)
-    if effect not in STRENGTH:
-        raise ParseError(f"effect `{effect}` is not `allow`, `ask` or `deny`", reason="bad_rule")
+    if effect not in _ORDER:
+        raise ParseError(f"effect `{effect}` is not `allow`, `approve`, `ask` or `deny`", reason="bad_rule")
     methods = frozenset(_texts(data, "methods"))
     for method in sorted(methods):
         if not _METHOD.fullmatch(method) or method in NEVER:

@@ -12,6 +12,7 @@ import ssl
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from saggar.egress.admit import refuse
 from saggar.egress.budget import Budget, Limits
 from saggar.egress.client_host import Client
 from saggar.egress.placeholder import Canary
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from saggar.core.decision import Decision
     from saggar.egress.admit import Lease
+    from saggar.egress.approved import Approval
     from saggar.egress.authorize import AuthorizedRequest
     from saggar.egress.client_end_host import ClientEnd
     from saggar.egress.destination import Destination
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
             ...
 
         async def approve(self, decision: Decision) -> str:
-            """`approved`, `denied` or `timeout`."""
+            """`approved`, `denied`, `timeout`, `unattended` or `crowded`."""
             ...
 
 
@@ -83,6 +85,8 @@ class Termination:
         self.budget = Budget(limits or Limits(), loop.time())
         self.pool = Pool(loop)
         self.clients: set[ClientEnd] = set()
+        #: what a person approved for the rest of the task
+        self.approved: tuple[Approval, ...] = ()
         self._servers: dict[str, ssl.SSLContext] = {}
         self._redactions: dict[tuple[str, int], Secrets] = {}
         self._timer = loop.call_later(_SWEEP_S, self._sweep)
@@ -118,6 +122,16 @@ class Termination:
         for client in [c for c in self.clients if c.authorized.rule.id in rules]:
             client.cut()
         self.pool.close()
+
+    def approve_for_task(self, approvals: Iterable[Approval]) -> None:
+        """What a person approved, from now on; requests in work under an approval that is no more are cut."""
+        self.approved = tuple(approvals)
+        known = {a.id for a in self.approved}
+        for client in [c for c in self.clients if c.admitted.get("approval", "") not in known | {""}]:
+            facts = dict(client.admitted)
+            refused = refuse("revoked", client.authorized.destination, "the approval was taken back", detail=facts)
+            client.note(refused.decision)
+            client.cut()
 
     def close(self) -> None:
         self._timer.cancel()

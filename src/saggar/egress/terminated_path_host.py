@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from saggar.core.decision import ALLOW
 from saggar.core.errors import ParseError
+from saggar.egress.approved import Approval
 from saggar.egress.authorize import refuse
+from saggar.egress.hold_host import APPROVAL_S
 from saggar.egress.terminated_host import Termination
 from saggar.egress.terms import Terms
 from saggar.egress.wire_host import reset
@@ -30,8 +32,9 @@ if TYPE_CHECKING:
     from saggar.egress.wire_host import Wire
     from saggar.policy.model import EgressRule
 
-APPROVAL_S = 300.0
 MAX_QUESTIONS = 100
+#: what of a request the question shows
+_SHOWN = frozenset({"host", "port", "method", "path", "query", "grant"})
 
 
 class BrokerPort:
@@ -63,14 +66,14 @@ class BrokerPort:
         self._cell.usage.add_bytes(destination, up, down)
 
     async def approve(self, decision: Decision) -> str:
-        """`approved`, `denied` or `timeout`."""
+        """`approved`, `denied`, `timeout`, `unattended` or `crowded`."""
         if len(self._waiting) >= MAX_QUESTIONS:
-            return "denied"
+            return "crowded"
         self._next += 1
         number = f"{self.id}.{self._next}"
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
-        shown: dict[str, object] = {k: v for k, v in decision.detail.items() if k in ("host", "port", "method", "path")}
+        shown: dict[str, object] = {k: v for k, v in decision.detail.items() if k in _SHOWN}
         self._emit(
             {"event": "ask", "cell": self.id, "id": number, "rule": decision.rule, "timeout_s": APPROVAL_S, **shown}
         )
@@ -79,6 +82,11 @@ class BrokerPort:
                 return await answer
         except TimeoutError:
             return "timeout"
+        except asyncio.CancelledError:
+            # the client ended its side, or was cut: an answer that comes now has nothing to act on
+            if not self._cell.closed:
+                self._cell.note("egress.ask", reason="withdrawn", rule=decision.rule, **decision.detail)
+            raise
         finally:
             del self._waiting[number]
             self._emit({"event": "unheld", "cell": self.id, "id": number})
@@ -87,7 +95,7 @@ class BrokerPort:
         """The supervisor's answer to a question; anything but `approved` is a no."""
         waiting = self._waiting.get(number)
         if waiting is not None and not waiting.done():
-            waiting.set_result("approved" if verdict == "approved" else "denied")
+            waiting.set_result(verdict if verdict in ("approved", "unattended") else "denied")
 
 
 class Terminated:
@@ -103,12 +111,17 @@ class Terminated:
             placeholders=egress.get("placeholders") or (),
         )
         self._path.budget = port.budget  # one for the task, whichever path its bytes take
+        self._approve(egress)
 
     def update(self, egress: dict[str, Any]) -> None:
         """New placeholders; what was counted stays counted. Idle connections to upstreams are closed."""
         self._path.expect(egress.get("placeholders") or ())
         self._path.pool.close()
         self._terms.clear()
+        self._approve(egress)
+
+    def _approve(self, egress: dict[str, Any]) -> None:
+        self._path.approve_for_task(Approval.parse(a) for a in egress.get("approved") or ())
 
     def close(self) -> None:
         self._path.close()

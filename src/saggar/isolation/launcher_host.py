@@ -5,7 +5,8 @@ I2  A cell outlives neither the launcher nor the supervisor: end of file on the 
 I3  `ended` is sent when the last process of the cell is gone, not when the command is.
 I4  It believes nothing that comes out of a cell; it reads bubblewrap's status pipe, which no command inside holds.
 
-Messages in: `run` (see `saggar.isolation.child_host`), `kill` {id, cause}, `signal` {id, signal}, `continue` {id, foreground}.
+Messages in: `run` (see `saggar.isolation.child_host`), `kill` {id, cause}, `signal` {id, signal}, `continue` {id, foreground},
+`freeze` {id}: answered `frozen` {id} when every process of the cell stands still, until `continue`.
 Messages out: `started` {id, pid}, `listening` (the child's, with descriptors), `stopped` {id, signal}, `failed` {id, step, errno,
 message}, `ended` {id, code, status, cause, detail, made, enforcement}.
 
@@ -50,6 +51,7 @@ class _Cell:
         "deadline",
         "detail",
         "ended",
+        "frozen",
         "id",
         "init",
         "init_fd",
@@ -79,6 +81,7 @@ class _Cell:
         self.report: wire.Socket | None = None
         self.scratch = -1
         self.linger = False
+        self.frozen: list[int] | None = None
         self.spare_next: child_host.Birth | None = None
         self.init = 0
         self.init_fd = -1
@@ -245,6 +248,8 @@ class Launcher:
             self._signal(cell, message["signal"])
         elif op == "stop":
             self._stop_group(cell)
+        elif op == "freeze":
+            self._freeze(cell)
         elif op == "continue":
             self._continue(cell, message, fds)
         for fd in fds:
@@ -488,10 +493,25 @@ class Launcher:
                 os.tcsetpgrp(fds[0], cell.pid)
             except OSError:
                 pass
+        if cell.frozen is not None:
+            from saggar.isolation.freeze_host import thaw
+
+            thaw(cell.frozen)
+            cell.frozen = None
+            return
         try:
             os.killpg(cell.pid, _signal.SIGCONT)
         except OSError:
             pass
+
+    def _freeze(self, cell: _Cell) -> None:
+        """For a question at the terminal: nothing of the cell may write there, or read the answer, while it stands."""
+        from saggar.isolation.freeze_host import freeze
+
+        if cell.status is None and cell.frozen is None:
+            cell.frozen = []  # before the first signal: our own child's stop is not one to report
+            freeze(cell.pid, cell.frozen)
+        self._send({"event": "frozen", "id": cell.id})
 
     # ends
 
@@ -510,7 +530,8 @@ class Launcher:
                     self._spare.alive = False
                 continue
             if os.WIFSTOPPED(status):
-                self._send({"event": "stopped", "id": cell.id, "signal": os.WSTOPSIG(status)})
+                if cell.frozen is None:
+                    self._send({"event": "stopped", "id": cell.id, "signal": os.WSTOPSIG(status)})
             else:
                 cell.status = status
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from saggar.core.errors import UsageError
 from saggar.policy.model import Policy
+from saggar.runtime.ask_host import Asker
 from saggar.runtime.engine_host import Engine, engine
 from saggar.runtime.prepare_host import Options, Prepared
 from saggar.runtime.stream_host import Capture, Drain, Feed, own_pipe
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from saggar.runtime.ask_host import Unattended
+    from saggar.runtime.held import OnAsk
     from saggar.runtime.result import Result
     from saggar.runtime.supervisor_host import Cell
 
@@ -70,15 +73,21 @@ def _prepare(  # noqa: PLR0917  # called through an executor, which takes no key
 class _Captured:
     """One run whose output is kept. Built on the caller's thread, lives on the engine's."""
 
-    __slots__ = ("_cell", "_done", "_engine", "_input", "_limit", "_prepared", "_total", "cancelled")
+    __slots__ = ("_asker", "_cell", "_done", "_engine", "_input", "_limit", "_prepared", "_total", "cancelled")
 
     def __init__(
-        self, work: Engine, prepared: Prepared, data: bytes, done: Callable[[Result | BaseException], None]
+        self,
+        work: Engine,
+        prepared: Prepared,
+        data: bytes,
+        done: Callable[[Result | BaseException], None],
+        asker: Asker,
     ) -> None:
         self._engine = work
         self._prepared = prepared
         self._input = data
         self._done = done
+        self._asker = asker
         self._limit = prepared.policy.limits.output_bytes
         self._total = 0
         self._cell: Cell | None = None
@@ -110,6 +119,7 @@ class _Captured:
                     os.close(fd)
             raise
         self._cell = cell
+        self._asker.serve(cell)
         for fd in inner:
             os.close(fd)
         loop, ended = supervisor.loop, cell.stream_ended
@@ -138,6 +148,7 @@ class _Captured:
         if cell is not None:
             for stream in list(cell.streams):
                 stream.close()
+        self._asker.close()
         self._done(result)
 
     def cancel(self) -> None:
@@ -155,8 +166,11 @@ def run_sync(
     cwd: str | None = None,
     timeout_s: float | FromPolicy | None = _POLICY,
     keep_bytes: int | None = None,
+    on_ask: OnAsk | Unattended = "refuse",
 ) -> Result:
-    """Run a command to its end, contained, and give its Result. See `run`; this one blocks, and works in any thread."""
+    """Run a command to its end, contained, and give its Result. See `run`; this one blocks, and works in any thread. `on_ask` is
+    called in an event loop of its own, on a thread of its own."""
+    asker = Asker(on_ask, None)
     work = engine()
     keep = keep_bytes if keep_bytes is not None else (policy or Policy()).limits.output_bytes
     prepared = _prepare(work, command, policy, cwd, timeout_s, keep)
@@ -168,7 +182,7 @@ def run_sync(
         box.append(outcome)
         gate.release()
 
-    captured = _Captured(work, prepared, input, done)
+    captured = _Captured(work, prepared, input, done, asker.of(work))
     work.call(captured.start)
     try:
         gate.acquire()
@@ -189,6 +203,7 @@ async def run(
     cwd: str | None = None,
     timeout_s: float | FromPolicy | None = _POLICY,
     keep_bytes: int | None = None,
+    on_ask: OnAsk | Unattended = "refuse",
 ) -> Result:
     """Run a command to its end, contained, and give its Result.
 
@@ -196,16 +211,20 @@ async def run(
     command's stdin, which is at end of file otherwise. cwd: default for the workspace and the command's directory. timeout_s: instead of
     the policy's; None for none. keep_bytes: of stdout and of stderr, head and tail (default: all, up to `limits.output`, at which the
     run is ended with cause `output`). Cancelling the task ends every process of the cell before CancelledError leaves here.
+    on_ask: `async def on_ask(ask: Ask) -> Verdict`, called for each request that a rule asks about, several at once where several
+    wait, and cancelled where one no longer does; what it raises is a no. In its place `"refuse"`: such requests are refused at once; or
+    `"hold"`: they wait for `saggar egress approve`.
 
     Raises: UsageError, Unenforceable; then nothing was started.
     """
     loop = asyncio.get_running_loop()
+    asker = Asker(on_ask, loop)
     work = engine()
     keep = keep_bytes if keep_bytes is not None else (policy or Policy()).limits.output_bytes
     # preparing opens files and may scan the workspace for up to 50 ms: not on the event loop
     prepared = await loop.run_in_executor(None, _prepare, work, command, policy, cwd, timeout_s, keep)
     future: asyncio.Future[Result] = loop.create_future()
-    captured = _Captured(work, prepared, input, lambda outcome: _settle(loop, future, outcome))
+    captured = _Captured(work, prepared, input, lambda outcome: _settle(loop, future, outcome), asker.of(work))
     work.call(captured.start)
     try:
         return await asyncio.shield(future)
@@ -242,14 +261,15 @@ class Process:
     child. Leaving the `async with` block ends every process of the cell.
     """
 
-    __slots__ = ("_cell", "_engine", "_future", "_loop", "_transports", "id", "stderr", "stdin", "stdout")
+    __slots__ = ("_asker", "_cell", "_engine", "_future", "_loop", "_transports", "id", "stderr", "stdin", "stdout")
 
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
     stderr: asyncio.StreamReader
 
-    def __init__(self, work: Engine, prepared: Prepared) -> None:
+    def __init__(self, work: Engine, prepared: Prepared, asker: Asker) -> None:
         self._engine = work
+        self._asker = asker
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[Result] = self._loop.create_future()
         self._cell: Cell | None = None
@@ -269,6 +289,7 @@ class Process:
             try:
                 cell = self._engine.supervisor.start(prepared, (inner_in, inner_out, inner_err))
                 self._cell = cell
+                self._asker.serve(cell)
                 if cell.result is not None:
                     self._done(cell.result)
                 else:
@@ -302,6 +323,7 @@ class Process:
             self._transports.append(reading)
 
     def _done(self, result: Result) -> None:
+        self._asker.close()
         _settle(self._loop, self._future, result)
 
     @property
@@ -352,11 +374,13 @@ async def spawn(
     *,
     cwd: str | None = None,
     timeout_s: float | FromPolicy | None = _POLICY,
+    on_ask: OnAsk | Unattended = "refuse",
 ) -> Process:
     """Start a command, contained, and give it alive. Arguments and errors as in `run`."""
     loop = asyncio.get_running_loop()
+    asker = Asker(on_ask, loop)
     work = engine()
     prepared = await loop.run_in_executor(None, _prepare, work, command, policy, cwd, timeout_s, 0)
-    process = Process(work, prepared)
+    process = Process(work, prepared, asker.of(work))
     await process._start(prepared)
     return process

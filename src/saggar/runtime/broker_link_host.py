@@ -47,7 +47,7 @@ class BrokerLink:
         prepared = cell.prepared
         if prepared.terminating is not None:
             self._send({"op": "secrets", "cell": cell.id}, [prepared.terminating.secrets.broker.fileno()])
-        rules = wire.memfd("saggar-rules", prepared.rules_json(prepared.policy.egress))
+        rules = wire.memfd("saggar-rules", prepared.rules_json(prepared.policy.egress, cell.approvals))
         message = {
             "op": "add",
             "cell": cell.id,
@@ -62,14 +62,14 @@ class BrokerLink:
 
     def update(self, cell: Cell, egress: EgressPolicy) -> None:
         """Swap the cell's rules; the broker answers `updated`. Raises OSError."""
-        rules = wire.memfd("saggar-rules", cell.prepared.rules_json(egress))
+        rules = wire.memfd("saggar-rules", cell.prepared.rules_json(egress, cell.approvals))
         try:
             self._send({"op": "update", "cell": cell.id}, [rules])
         finally:
             os.close(rules)
 
     def answer(self, cell: Cell, number: str, verdict: str) -> None:
-        """A person's word on a held request: `approved` or `denied`. Raises OSError."""
+        """A word on a held request: `approved`, `denied` or `unattended`. Raises OSError."""
         self._send({"op": "answer", "cell": cell.id, "id": number, "verdict": verdict}, [])
 
     def remove(self, cell: Cell) -> None:
@@ -124,9 +124,10 @@ def _spawn(fd: int) -> int:
         os.close(inherited)
 
 
-#: `-m` would need the package on the path of an isolated interpreter; a source tree is not installed.
+#: `-m` would need the package on the path of an isolated interpreter; a source tree is not installed. Ours is loaded first, or the broker
+#: of another installation would answer; its directory then stands last, where nothing else in it hides a module of Python's own.
 _BOOT = (
-    "import os, sys; root, fd = sys.argv[1:]; sys.path.append(root); "
+    "import os, sys; root, fd = sys.argv[1:]; sys.path.insert(0, root); import saggar; del sys.path[0]; sys.path.append(root); "
     "from saggar.egress.broker_host import main; code = main([fd]); sys.stderr.flush(); os._exit(code)"
 )
 

@@ -8,12 +8,15 @@ I3  An added rule passes the checks of the policy loader.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from saggar.core.errors import UsageError
 from saggar.policy.flags import with_flags
 from saggar.policy.model import EgressPolicy, EgressRule, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 MAX_ENTRIES = 64
 #: ports whose listeners take every address: a host added later is reached there like any other
@@ -26,6 +29,7 @@ class Record:
 
     kind: str
     rule: EgressRule
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     def fields(self, uid: int) -> dict[str, Any]:
         """The keywords for `AuditLog.append`."""
@@ -34,7 +38,7 @@ class Record:
             "effect": "allow" if self.kind == "policy.allow" else "deny",
             "reason": "operator",
             "rule": self.rule.id,
-            "detail": {"host": self.rule.host, "ports": list(self.rule.ports), "uid": uid},
+            "detail": {"host": self.rule.host, "ports": list(self.rule.ports), **self.more, "uid": uid},
         }
 
 
@@ -47,18 +51,20 @@ class Change:
     changed: list[str]
     notes: list[str] = field(default_factory=list)
     added: int = 0
+    approvals: list[dict[str, Any]] = field(default_factory=list)
 
 
-def change(data: bytes, before: EgressPolicy, *, first_id: int) -> Change:
-    """Work out one request. Raises UsageError for what a person can mend, ValueError and the like for garbage."""
+def change(data: bytes, before: EgressPolicy, approvals: Sequence[dict[str, Any]] = (), *, first_id: int) -> Change:
+    """Work out one request. approvals: what a person approved for the task; a revocation may name one by its id, and takes
+    those of a host along. Raises UsageError for what a person can mend, ValueError and the like for garbage."""
     request = json.loads(data)
     operation, entries = request["op"], request["entries"]
     if not isinstance(entries, list) or not 0 < len(entries) <= MAX_ENTRIES:
         raise UsageError(f"1 to {MAX_ENTRIES} hosts can be changed at once")
     if operation == "allow":
-        return _allow([str(e) for e in entries], before, first_id)
+        return replace(_allow([str(e) for e in entries], before, first_id), approvals=list(approvals))
     if operation == "revoke":
-        return _revoke([str(e) for e in entries], before)
+        return _take_back([str(e) for e in entries], before, approvals)
     raise UsageError("an unknown operation")
 
 
@@ -80,6 +86,32 @@ def _allow(entries: list[str], before: EgressPolicy, first_id: int) -> Change:
         notes,
         len(added),
     )
+
+
+def _take_back(entries: list[str], before: EgressPolicy, approvals: Sequence[dict[str, Any]]) -> Change:
+    """Approvals by id, rules by host."""
+    named = [a for a in approvals if a["id"] in entries]
+    ids = {a["id"] for a in named}
+    made = _revoke([e for e in entries if e not in ids], before)
+    left = [a for a in approvals if a["id"] not in ids and _covers(made.egress, a["host"], a["port"])]
+    gone = [a for a in approvals if a not in left]
+    return replace(
+        made,
+        approvals=left,
+        records=(*made.records, *(_taken(a) for a in gone)),
+        changed=[*made.changed, *(a["id"] for a in gone)],
+    )
+
+
+def _covers(egress: EgressPolicy, host: str, port: int) -> bool:
+    parent = "*." + host.partition(".")[2]
+    return any(r.host in (host, parent) and port in r.ports for r in egress.allow)
+
+
+def _taken(approval: dict[str, Any]) -> Record:
+    rule = EgressRule(host=approval["host"], ports=(approval["port"],), id=approval["id"])
+    paths = approval.get("paths") or [approval["path"]]
+    return Record("policy.revoke", rule, {"method": approval["method"], "paths": paths})
 
 
 def _revoke(entries: list[str], before: EgressPolicy) -> Change:

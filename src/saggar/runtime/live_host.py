@@ -7,7 +7,8 @@ I3  An added rule passes the same checks as one in a policy file.
 
 Requests and answers are one JSON object each on a SOCK_SEQPACKET connection:
 `{"op":"allow"|"revoke","entries":["HOST[:PORT]",…]}` → `{"ok":true,"changed":[…],"notes":[…]}` or `{"ok":false,"error":…,"hint":…}`;
-`{"op":"held"}` → `{"ok":true,"held":[{"id","host","port","method","path","rule"}…]}`; `{"op":"answer","id","verdict":"approved"|"denied"}`.
+`{"op":"held"}` → `{"ok":true,"held":[{"id","host","port","method","path","query","rule","patterns"}…],"approvals":[…]}`;
+`{"op":"answer","id","verdict":"approved"|"denied","scope":"once"|"task"|"policy","pattern":bool}` → `{"ok":true,"approval","diff",…}`.
 
 On the `saggar run` path only as far as opening the socket (40 us); what a request needs is imported with it.
 """
@@ -25,26 +26,33 @@ if TYPE_CHECKING:
     from typing import Any
 
     from saggar.policy.model import EgressPolicy
+    from saggar.runtime.held import Ask, Verdict
     from saggar.runtime.supervisor_host import Cell, Loop
 
 NAME = "live"
 MAX_REQUEST = 16 * 1024
+MAX_ANSWER = 60 * 1024
 _MAX_CLIENTS = 8
 _SOCK_NONBLOCK, _SOCK_CLOEXEC = 0o4000, 0o2000000
 
 
 class LiveControl:
-    """Listens for one cell. change: hands new rules to the broker; True where its answer is to be waited for."""
+    """Listens for one cell. change: hands new rules to the broker; True where its answer is to be waited for. settle: carries
+    out a verdict on a held request."""
 
-    __slots__ = ("_added", "_answers", "_cell", "_change", "_clients", "_loop", "_sock", "_waiting", "rules")
+    __slots__ = ("_added", "_cell", "_change", "_clients", "_loop", "_settle", "_sock", "_waiting", "rules")
 
     def __init__(
-        self, loop: Loop, cell: Cell, change: Callable[[], bool], answers: Callable[[str, str], bool] = lambda *_: False
+        self,
+        loop: Loop,
+        cell: Cell,
+        change: Callable[[], bool],
+        settle: Callable[[str, Verdict, int], dict[str, Any]],
     ) -> None:
         self._loop = loop
         self._cell = cell
         self._change = change
-        self._answers = answers
+        self._settle = settle
         self._clients: set[int] = set()
         self._waiting: list[tuple[_socket.socket, dict[str, Any]]] = []
         self._added = 0
@@ -99,11 +107,12 @@ class LiveControl:
             held = self._held(data, uid)
             if held is not None:
                 return held, False
-            before = self.rules or self._cell.prepared.policy.egress
-            made = change(data, before, first_id=self._added)
+            cell = self._cell
+            made = change(data, cell.egress, cell.approvals, first_id=self._added)
             for record in made.records:
-                self._cell.prepared.audit.append(record.kind, **record.fields(uid))
+                cell.prepared.audit.append(record.kind, **record.fields(uid))
             self._added += made.added
+            cell.approvals = made.approvals
             self.rules = made.egress
             waits = bool(made.changed) and self._change()
         except UsageError as e:
@@ -113,33 +122,21 @@ class LiveControl:
         return {"ok": True, "changed": made.changed, "notes": made.notes}, waits
 
     def _held(self, data: bytes, uid: int) -> dict[str, Any] | None:
-        """The answer to a question about held requests, None where it is none. The log has the word before its effect."""
+        """The answer to a question about held requests, None where it is none. Raises UsageError, OSError."""
         from json import loads
 
         request = loads(data)
         if request["op"] == "held":
-            return {"ok": True, "held": list(self._cell.held.values())}
+            from saggar.runtime.held_host import ask
+
+            held = [_fields(ask(self._cell, number)) for number in self._cell.held]
+            return {"ok": True, "held": held, "approvals": self._cell.approvals}
         if request["op"] != "answer":
             return None
-        number, verdict = str(request["id"]), str(request["verdict"])
-        question = self._cell.held.get(number)
-        if question is None or verdict not in ("approved", "denied"):
-            return {
-                "ok": False,
-                "error": f"no request `{number}` waits in this run",
-                "hint": "`saggar egress held` lists them",
-            }
-        detail: dict[str, Any] = {k: v for k, v in question.items() if k in ("host", "port", "method", "path")}
-        effect = "allow" if verdict == "approved" else "deny"
-        self._cell.prepared.audit.append(
-            "approval.answer",
-            layer="approval",
-            effect=effect,
-            reason=verdict,
-            rule=question.get("rule", ""),
-            detail={**detail, "uid": uid},
-        )
-        return {"ok": self._answers(number, verdict), "changed": [], "notes": []}
+        from saggar.runtime.held import parse_verdict
+
+        made = self._settle(str(request["id"]), parse_verdict(request), uid)
+        return {"ok": True, "changed": [], "notes": [], **made}
 
     def updated(self) -> None:
         """The broker works by the new rules: tell those who wait for it."""
@@ -163,11 +160,23 @@ class LiveControl:
             return
 
 
-def _answer(client: _socket.socket, answer: dict[str, Any]) -> None:
+def _fitting(answer: dict[str, Any]) -> bytes:
+    """As one message; of a list that a sandbox can make long, what there is room for."""
     from json import dumps
 
+    while len(data := dumps(answer).encode()) > MAX_ANSWER and answer.get("held"):
+        answer = {**answer, "held": answer["held"][: len(answer["held"]) // 2], "cut": True}
+    return data
+
+
+def _fields(ask: Ask) -> dict[str, Any]:
+    names = ("id", "host", "port", "method", "path", "query", "rule", "patterns")
+    return {name: getattr(ask, name) for name in names}
+
+
+def _answer(client: _socket.socket, answer: dict[str, Any]) -> None:
     try:
-        client.send(dumps(answer).encode())
+        client.send(_fitting(answer))
     except OSError:
         return  # whoever asked is gone; the log has what was done
     finally:

@@ -264,10 +264,10 @@ class Prepared:
         # over what the policy passes on: a variable of this name holds a placeholder, or nothing
         self.environment.update(made.compiled.environment)
 
-    def rules_json(self, egress: EgressPolicy) -> bytes:
-        """What the broker is told of `egress`."""
+    def rules_json(self, egress: EgressPolicy, approved: Sequence[dict[str, Any]] = ()) -> bytes:
+        """What the broker is told of `egress`, and of the asks that were `approved` for the task."""
         if self.terminating is not None:
-            return self.terminating.rules_json(egress)
+            return self.terminating.rules_json(egress, approved)
         # asked for when the first connection waits, which most runs never see
         from json import dumps, loads
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from stat import S_ISREG
 
+from saggar.core.errors import UsageError
 from saggar.isolation import launcher_host
 from saggar.runtime.prepare_host import Options, Prepared, Session
 from saggar.runtime.stream_host import Relay, own_pipe, passes_through
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from saggar.isolation import wire_host as wire
     from saggar.policy.model import Policy
+    from saggar.runtime.prompt_host import Prompt
     from saggar.runtime.result import Result
     from saggar.runtime.supervisor_host import Cell
 
@@ -41,11 +43,14 @@ def run_foreground(
     env: Mapping[str, str],
     cwd: str,
     notice: Callable[[str], None] | None = None,
+    asking: str | None = None,
 ) -> tuple[Result, Prepared]:
     """Run `argv` on this process's own streams and terminal. notice: takes what will not work in this workspace as it does
-    outside, a line each, before the start. Raises SaggarError before anything was started."""
+    outside, a line each, before the start. asking: `prompt`, `hold` or `refuse` what a rule asks about; None: by whether there is
+    a terminal. Raises SaggarError before anything was started."""
     supervisor = Supervisor(control)
     terminal = Terminal()
+    prompt: Prompt | None = None
     try:
         session = Session(env)
         timeout_s = policy.limits.timeout_s
@@ -63,23 +68,58 @@ def run_foreground(
         if notice is not None:
             for text in prepared.workspace.notices():
                 notice(text)
+        if prepared.terminating is not None and asking in (None, "prompt"):
+            prompt = _prompt(asking, terminal, supervisor)
         owner = prepared.cell_uid
         inner, relays = _streams(owner)
         cell = supervisor.start(prepared, inner)
-        if notice is not None:
-            cell.on_held = lambda held: notice(_held(held))
+        _ask_by(cell, supervisor, prompt, hold=asking == "hold", notice=notice)
         _attach(supervisor, cell, inner, relays)
         terminal.take_over(supervisor, cell)
         return supervisor.run_to_end(cell), prepared
     finally:
         supervisor.close()
+        if prompt is not None:
+            prompt.close()
         terminal.give_back()
 
 
-def _held(message: dict[str, Any]) -> str:
-    """For the operator: a request of the cell waits. Its path is canonical, so nothing in it moves a cursor."""
-    where = f"{message.get('method', '')} {message['host']}:{message['port']}{message.get('path', '')}"
-    return f"{where} waits for your word: `saggar egress approve {message['id']}` or `deny`"
+def _prompt(asking: str | None, terminal: Terminal, supervisor: Supervisor) -> Prompt | None:
+    """The terminal's questions, where there is one whose foreground we are. Raises UsageError where one was asked for."""
+    from saggar.runtime.prompt_host import Prompt, open_terminal
+
+    fd = open_terminal()
+    if fd >= 0:
+        return Prompt(fd, terminal, supervisor)
+    if asking == "prompt":
+        raise UsageError(
+            "`--ask prompt` needs a terminal, with this run in its foreground",
+            hint="`--ask hold` lets requests wait for `saggar egress approve`",
+        )
+    return None
+
+
+def _ask_by(
+    cell: Cell, supervisor: Supervisor, prompt: Prompt | None, *, hold: bool, notice: Callable[[str], None] | None
+) -> None:
+    """Who hears of a request that waits for a person."""
+    if prompt is not None:
+        prompt.serve(cell)
+        return
+
+    def told(message: dict[str, Any]) -> None:
+        from saggar.runtime.held_host import ask
+
+        question = ask(cell, message["id"])
+        if hold:
+            text = f"{question} waits for your word: `saggar egress approve {question.id}` or `deny`"
+        else:
+            supervisor.answer(cell, question.id, "unattended")
+            text = f"{question} needs your approval, and there is no terminal to ask at: it was refused (see `--ask`)"
+        if notice is not None:
+            notice(text)
+
+    cell.on_held = told
 
 
 def _streams(owner: int) -> tuple[tuple[int, int, int], list[tuple[int, int]]]:

@@ -34,6 +34,8 @@ from saggar.plan.provenance import Event
 from saggar.plan.step import Plan
 from saggar.plan.worker import Planner, Worker
 from saggar.policy.model import Policy
+from saggar.runtime.ask_host import Unattended
+from saggar.runtime.held import OnAsk
 from saggar.runtime.one_call_host import OneCall
 from saggar.runtime.tools_host import ToolSession
 
@@ -230,6 +232,7 @@ def open_session(
     on_step: Callable[[Event], None] | None = None,
     budget: Budget | None = None,
     resume: str = "",
+    on_ask: OnAsk | Unattended = "refuse",
 ) -> Session:
     """A session with all that a request needs: tools behind their gateway, planner, worker, one audit log.
 
@@ -238,7 +241,7 @@ def open_session(
             answer = await session.ask("Sum up my inbox for ann@example.com")
 
     policy: a file's path or a `Policy`; capabilities and rules are in place of its own. channels: where cards go
-    (default: the terminal). resume: the id of an ended run, whose parked request `resume_sync()` goes on with. Raises `UsageError` for what does not fit together.
+    (default: the terminal). on_ask: who is asked about requests of hosts, as in `saggar.run`. resume: the id of an ended run, whose parked request `resume_sync()` goes on with. Raises `UsageError` for what does not fit together.
     """
     held = ToolSession(
         tools,
@@ -250,6 +253,7 @@ def open_session(
         label_rules=Carried(),
         budget=budget,
         resume=resume,
+        on_ask=on_ask,
     )
     return Session(
         tools=held,

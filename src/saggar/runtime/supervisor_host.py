@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from saggar.policy.model import EgressPolicy
     from saggar.runtime.broker_link_host import BrokerLink
+    from saggar.runtime.held import Verdict
     from saggar.runtime.live_host import LiveControl
     from saggar.runtime.prepare_host import Prepared
     from saggar.runtime.stream_host import Capture, Drain, Feed, Relay
@@ -69,6 +71,8 @@ class Cell:
 
     __slots__ = (
         "_loop",
+        "approvals",
+        "approved",
         "bytes_down",
         "bytes_up",
         "cause",
@@ -77,13 +81,16 @@ class Cell:
         "enforcement",
         "failure",
         "held",
+        "hold",
         "in_broker",
         "listeners",
         "live",
         "on_done",
+        "on_frozen",
         "on_held",
         "on_started",
         "on_stopped",
+        "on_unheld",
         "pending_removal",
         "pid",
         "prepared",
@@ -133,7 +140,19 @@ class Cell:
         self.on_stopped: Callable[[int], None] | None = None
         #: requests that wait for a person, by number, as the broker told them
         self.held: dict[str, dict[str, Any]] = {}
+        #: whether they wait although nobody here is told of them (`saggar egress approve` answers); else they are refused at once
+        self.hold = False
         self.on_held: Callable[[dict[str, Any]], None] | None = None
+        self.on_unheld: Callable[[str], None] | None = None
+        self.on_frozen: Callable[[], None] | None = None
+        #: asks that a person approved for the rest of the task (`egress.approved`), and how many there ever were
+        self.approvals: list[dict[str, Any]] = []
+        self.approved = 0
+
+    @property
+    def egress(self) -> EgressPolicy:
+        """The rules as they stand: the policy's, or what `saggar allow` and `revoke` made of them."""
+        return (self.live.rules if self.live is not None else None) or self.prepared.policy.egress
 
     @property
     def id(self) -> str:
@@ -222,6 +241,10 @@ class Supervisor:
         """Continue a stopped cell; with a terminal, in its foreground."""
         self._tell({"op": "continue", "id": cell.id, "foreground": terminal >= 0}, [terminal] if terminal >= 0 else [])
 
+    def freeze(self, cell: Cell) -> None:
+        """Stop every process of the cell until `resume`; `cell.on_frozen` is called when they all stand still."""
+        self._tell({"op": "freeze", "id": cell.id})
+
     def _tell(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         try:
             wire.send(self._control, message, fds or [])
@@ -287,7 +310,7 @@ class Supervisor:
                 self.loop,
                 cell,
                 lambda: self._rules_changed(cell),
-                lambda number, verdict: self.answer(cell, number, verdict),
+                lambda number, verdict, uid: self.settle(cell, number, verdict, by="saggar egress", uid=uid),
             )
         except OSError:
             cell.live = None  # a file system without sockets: the run is as good, its rules stay as they are
@@ -295,6 +318,10 @@ class Supervisor:
     def _on_stopped(self, cell: Cell, message: dict[str, Any], _fds: list[int]) -> None:
         if cell.on_stopped is not None:
             cell.on_stopped(message["signal"])
+
+    def _on_frozen(self, cell: Cell, _message: dict[str, Any], _fds: list[int]) -> None:
+        if cell.on_frozen is not None:
+            cell.on_frozen()
 
     def _on_failed(self, cell: Cell, message: dict[str, Any], _fds: list[int]) -> None:
         cell.failure = message
@@ -358,17 +385,27 @@ class Supervisor:
         """Hand the rules of a running cell to the broker; False where it has none of this cell yet."""
         if cell.result is not None:
             raise ProcessLookupError("the run has ended")
-        if not cell.in_broker or self._broker is None or cell.live is None or cell.live.rules is None:
+        if not cell.in_broker or self._broker is None:
             return False
-        self._broker.update(cell, cell.live.rules)
+        self._broker.update(cell, cell.egress)
         return True
 
+    def approve_for_task(self, cell: Cell) -> None:
+        """Tell the broker of `cell.approvals` as they are now. Raises OSError."""
+        self._rules_changed(cell)
+
     def answer(self, cell: Cell, number: str, verdict: str) -> bool:
-        """A person's word on a request that the broker holds; False where it holds none of that number."""
+        """A word on a request that the broker holds (`approved`, `denied`, `unattended`); False where it holds none of that number."""
         if self._broker is None or cell.held.pop(number, None) is None:
             return False
         self._broker.answer(cell, number, verdict)
         return True
+
+    def settle(self, cell: Cell, number: str, verdict: Verdict, *, by: str, uid: int) -> dict[str, Any]:
+        """Carry out a person's verdict on a held request; see `held_host.settle`."""
+        from saggar.runtime.held_host import settle
+
+        return settle(self, cell, number, verdict, by=by, uid=uid)
 
     def _broker_says(self, message: dict[str, Any]) -> None:
         event = message.get("event")
@@ -386,8 +423,12 @@ class Supervisor:
             cell_or_none.held[message["id"]] = message
             if cell_or_none.on_held is not None:
                 cell_or_none.on_held(message)
+            elif not cell_or_none.hold:
+                self.answer(cell_or_none, message["id"], "unattended")
         elif event == "unheld":
             cell_or_none.held.pop(message["id"], None)
+            if cell_or_none.on_unheld is not None:
+                cell_or_none.on_unheld(message["id"])
         elif event == "updated":
             if cell_or_none.live is not None:
                 cell_or_none.live.updated()

@@ -13,6 +13,8 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from saggar.runtime.supervisor_host import Cell, Supervisor
 
 _FORWARDED = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGUSR1, _signal.SIGUSR2)
@@ -22,7 +24,7 @@ class Terminal:
     """fd: the first of the three streams that is a terminal, or -1. interactive: both stdin and stdout are, and this process group
     is in the foreground."""
 
-    __slots__ = ("_cell", "_pending", "_supervisor", "_wake_r", "_wake_w", "fd", "interactive")
+    __slots__ = ("_cell", "_pending", "_supervisor", "_wake_r", "_wake_w", "fd", "interactive", "on_interrupt")
 
     def __init__(self) -> None:
         self.fd = next((fd for fd in range(3) if _is_terminal(fd)), -1)
@@ -30,6 +32,8 @@ class Terminal:
         self._supervisor: Supervisor | None = None
         self._cell: Cell | None = None
         self._pending: list[int] = []
+        #: called before a signal of the terminal is passed on
+        self.on_interrupt: Callable[[], None] | None = None
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def _in_foreground(self) -> bool:
@@ -71,6 +75,8 @@ class Terminal:
                 supervisor.stop(cell)
                 self._stop_here(_signal.SIGTSTP)
             else:
+                if number in (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTERM) and self.on_interrupt:
+                    self.on_interrupt()
                 supervisor.signal(cell, number)
 
     def _stopped(self, number: int) -> None:

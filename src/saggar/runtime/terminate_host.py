@@ -71,14 +71,19 @@ class Terminating:
         """What the secrets process could take away from itself."""
         return dict(self.secrets.lockdown)
 
-    def rules_json(self, policy: EgressPolicy) -> bytes:
+    def terms(self) -> dict[str, str]:
+        """The compiled terms (JSON text) of each terminated rule, by its id."""
+        return {rule["id"]: rule["http"] for rule in self.egress["allow"] if rule.get("http")}
+
+    def rules_json(self, policy: EgressPolicy, approved: Sequence[Mapping[str, Any]] = ()) -> bytes:
         """What the broker is told for `policy`: this run's own, or one changed since by `saggar allow` and `deny`.
 
         A terminated rule keeps the terms that it was compiled to; one that came later has no secrets process and is left out.
         """
         made = {rule["id"]: rule for rule in self.egress["allow"]}
         kept = [made.get(rule.id) if rule.http else rule.to_json() for rule in policy.allow]
-        return json.dumps({"egress": {**self.egress, "allow": [rule for rule in kept if rule is not None]}}).encode()
+        allow = [rule for rule in kept if rule is not None]
+        return json.dumps({"egress": {**self.egress, "allow": allow, "approved": list(approved)}}).encode()
 
     def stop(self) -> None:
         """End the secrets process: the CA and every lease die with it."""

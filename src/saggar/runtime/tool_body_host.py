@@ -24,6 +24,8 @@ from saggar.core.errors import LimitExceeded, ParseError, PeerError, UsageError
 from saggar.core.tool import ToolDeclaration
 from saggar.policy.model import Policy
 from saggar.runtime.api_host import run_sync
+from saggar.runtime.ask_host import Unattended
+from saggar.runtime.held import OnAsk
 
 #: in the cell: reads one JSON object, runs the body with stdout pointing at stderr, writes the mark and one JSON value
 _RUNNER = """
@@ -47,11 +49,19 @@ _PYTHON = ("python3", "-I", "-S", "-c", _RUNNER)
 
 
 class CellBody:
-    """Implements `core.tool.SandboxBody`. policy: of the cells; python: argv of an interpreter that they have."""
+    """Implements `core.tool.SandboxBody`. policy: of the cells; python: argv of an interpreter that they have; on_ask: as in
+    `saggar.run`."""
 
-    def __init__(self, policy: Policy | None = None, *, python: tuple[str, ...] = _PYTHON) -> None:
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        *,
+        python: tuple[str, ...] = _PYTHON,
+        on_ask: OnAsk | Unattended = "refuse",
+    ) -> None:
         self._policy = policy or Policy()
         self._python = python
+        self._on_ask = on_ask
 
     def run(
         self, declaration: ToolDeclaration, body: Callable[..., Any], args: Mapping[str, Any], timeout_s: float
@@ -65,7 +75,8 @@ class CellBody:
             "revive": revivals(body),
             "mark": mark,
         }
-        result = run_sync(self._python, self._policy, input=json.dumps(call).encode(), timeout_s=timeout_s)
+        data = json.dumps(call).encode()
+        result = run_sync(self._python, self._policy, input=data, timeout_s=timeout_s, on_ask=self._on_ask)
         if result.cause != "exit":
             raise LimitExceeded(
                 f"the tool `{declaration.name}` was ended in its sandbox: {result.cause}", limit=result.cause

@@ -29,6 +29,8 @@ from saggar.core.tool import Budget, LabelLike, LabelRules, Outcome, SandboxBody
 from saggar.isolation.state_host import RunDir, open_state
 from saggar.policy.load import load_file
 from saggar.policy.model import Policy
+from saggar.runtime.ask_host import Unattended
+from saggar.runtime.held import OnAsk
 
 AUDIT = "audit.jsonl"
 
@@ -43,7 +45,8 @@ class ToolSession:
     `Policy`). channels: where questions go first, by default the controlling terminal; whatever they leave open waits
     `wait_s` for `saggar approvals`, then the call is parked. resume: the id of an ended run. sandbox: runs the bodies of
     tools that say `runs="sandbox"`, by default a cell of `policy` for each call. parent: of a sub-agent, the session
-    that starts it: every call is charged to the parent's budgets too, and needs a capability of the parent's.
+    that starts it: every call is charged to the parent's budgets too, and needs a capability of the parent's. on_ask: as in
+    `saggar.run`, for what tools in such cells request of hosts.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class ToolSession:
         budget: Budget | None = None,
         outside: Sequence[Tightening] = (),
         parent: ToolSession | None = None,
+        on_ask: OnAsk | Unattended = "refuse",
     ) -> None:
         """Raises `UsageError` for tools, capabilities or rules that do not fit, `OSError` without a place for state."""
         loaded = load_file(policy) if isinstance(policy, str) else policy
@@ -71,7 +75,7 @@ class ToolSession:
         if sandbox is None and any(t.declaration.runs == "sandbox" for t in tools):
             from saggar.runtime.tool_body_host import CellBody
 
-            sandbox = CellBody(loaded)
+            sandbox = CellBody(loaded, on_ask=on_ask)
         self._run, past = _run_directory(resume)
         self.id = self._run.id
         self.directory = self._run.path

@@ -144,3 +144,19 @@ def test_named_method_beyond_the_known_ones():
     dav = rules({"methods": ["PROPFIND"]})
     assert dav.decide(Request("PROPFIND", "/")).decision.allowed
     assert dav.decide(Request("MKCOL", "/")).decision.reason == "method_unknown"
+
+
+def test_approve_answers_an_ask_and_no_deny():
+    rules = HttpRules.of(
+        [
+            parse_rule({"effect": "ask", "methods": ["DELETE"]}, "ask"),
+            parse_rule({"effect": "approve", "methods": ["DELETE"], "paths": ["/v1/7", "/v1/8"]}, "approve"),
+            parse_rule({"effect": "deny", "paths": ["/v1/8"]}, "deny"),
+        ]
+    )
+    said = [rules.decide(Request("DELETE", path)).decision for path in ("/v1/7", "/v1/8", "/v1/9")]
+    assert [(d.effect, d.reason, d.rule) for d in said] == [
+        ("allow", "rule_approves", "approve"),
+        ("deny", "rule_denies", "deny"),
+        ("ask", "rule_asks", "ask"),
+    ]

@@ -72,3 +72,28 @@ def test_revoke_of_what_no_rule_names(entry):
 def test_garbage_is_an_error_and_no_change(data):
     with pytest.raises((UsageError, ValueError, KeyError, TypeError)):
         change(data, BEFORE, first_id=0)
+
+
+def test_revoke_takes_an_approval_by_its_id_and_those_of_a_host_along():
+    approvals = [
+        {"id": "held[0]", "host": "a.test", "port": 443, "method": "DELETE", "path": "/x"},
+        {"id": "held[1]", "host": "b.w.test", "port": 443, "method": "PUT", "paths": ["/y/*"]},
+    ]
+
+    def revoke(*entries):
+        return change(json.dumps({"op": "revoke", "entries": list(entries)}).encode(), BEFORE, approvals, first_id=0)
+
+    made = revoke("held[1]")
+    assert (made.egress, made.approvals, made.changed) == (BEFORE, approvals[:1], ["held[1]"])
+    assert made.records[0].fields(7) == {
+        "layer": "policy",
+        "effect": "deny",
+        "reason": "operator",
+        "rule": "held[1]",
+        "detail": {"host": "b.w.test", "ports": [443], "method": "PUT", "paths": ["/y/*"], "uid": 7},
+    }
+    assert revoke("a.test:80").approvals == approvals
+    assert revoke("a.test").approvals == approvals[1:]
+    assert revoke("*.w.test").changed == ["*.w.test:443", "held[1]"]
+    with pytest.raises(UsageError):
+        revoke("held[2]")
