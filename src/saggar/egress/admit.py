@@ -90,7 +90,7 @@ class Refused:
 class Admitted:
     """A request that may be sent (or asked about: `decision.effect`). fields: to forward, without the credential's.
     stated_hash: the client's `x-amz-content-sha256`. issued: the placeholder
-    of a token that an endpoint issued, which stood in the slot."""
+    of a token that an endpoint issued, which stood in the slot. takes_trailers: the client said `TE: trailers`."""
 
     method: str
     target: Target
@@ -101,6 +101,7 @@ class Admitted:
     stripped: tuple[str, ...] = ()
     stated_hash: bytes | None = None
     issued: str = ""
+    takes_trailers: bool = False
 
 
 def refuse(
@@ -186,7 +187,16 @@ def admit(
         ASK if decision.effect == ASK else ALLOW, decision.reason, layer="L2", rule=decision.rule, detail=facts
     )
     return Admitted(
-        head.method, target, tuple(fields), final, verdict.body_limit, websocket, tuple(stripped), stated, given
+        head.method,
+        target,
+        tuple(fields),
+        final,
+        verdict.body_limit,
+        websocket,
+        tuple(stripped),
+        stated,
+        given,
+        (b"te", b"trailers") in lower,
     )
 
 
@@ -407,19 +417,34 @@ def inject(
 
 
 def write_request(
-    admitted: Admitted, body: Body, authority: str, *, target: bytes, fields: Iterable[Pair], whole: bytes | None = None
+    admitted: Admitted,
+    body: Body,
+    authority: str,
+    *,
+    target: bytes,
+    fields: Iterable[Pair],
+    whole: bytes | None = None,
+    promised: bytes = b"",
+    expects: bool = False,
 ) -> bytes:
-    """The head to send upstream. body: the client's framing, kept; whole: a body that was read and goes along."""
+    """The head to send upstream. body: the client's framing, kept; whole: a body that was read and goes along. promised: names
+    of trailers behind a chunked body. expects: the body waits for the upstream's word."""
     lines = [b"%s %s HTTP/1.1\r\nHost: %s\r\n" % (admitted.method.encode(), target, authority.encode())]
     lines += [b"%s: %s\r\n" % f for f in fields]
     if whole is not None:
         lines.append(b"Content-Length: %d\r\n" % len(whole))
     elif body.kind == "chunked":
         lines.append(b"Transfer-Encoding: chunked\r\n")
+        if promised:
+            lines.append(b"Trailer: %s\r\n" % promised)
     elif body.kind == "length":
         lines.append(b"Content-Length: %d\r\n" % body.length)
     if admitted.websocket:
         lines.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
+    elif admitted.takes_trailers:
+        lines.append(b"Connection: TE\r\nTE: trailers\r\n")
+    if expects:
+        lines.append(b"Expect: 100-continue\r\n")
     lines.append(b"\r\n")
     return b"".join(lines)
 

@@ -2,7 +2,8 @@
 
 I1  One framing: the body that follows is what the head says, whatever the upstream's own framing was.
 I2  No hop-by-hop field, no `Alt-Svc`, and from a host with our credential no cookie.
-I3  An answer that must be read for our secret is not encoded; one that is gives `encoded_response`.
+I3  Of interim answers only 102 and 103 pass, and of their fields only `Link`: nothing else there is a hint.
+I4  An answer that must be read for our secret is not encoded; one that is gives `encoded_response`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from saggar.core.errors import ParseError
 from saggar.egress.headers import response_header_passes
+from saggar.egress.trailers import announced
 
 if TYPE_CHECKING:
     from saggar.egress.http_head import RequestHead, ResponseHead
@@ -32,6 +34,7 @@ def write_answer(
     """
     lines = [b"HTTP/1.1 %d %s\r\n" % (head.status, head.reason)]
     length = b""
+    promised = b""
     for name, value in head.fields:
         lower = name.lower()
         if response_header_passes(lower, bound=bound):
@@ -40,6 +43,8 @@ def write_answer(
             lines.append(b"%s: %s\r\n" % (name, value))
         elif lower == b"content-length":
             length = value
+        elif lower == b"trailer":
+            promised = announced([promised, value])
     body = head.body
     framing = "none"
     if body.kind == "length":
@@ -49,6 +54,8 @@ def write_answer(
         if request.version == 1:
             lines.append(b"Transfer-Encoding: chunked\r\n")
             framing = "chunked"
+            if promised and body.kind == "chunked":
+                lines.append(b"Trailer: %s\r\n" % promised)
         else:
             keep = False
             framing = "close"
@@ -63,6 +70,17 @@ def write_answer(
         lines.append(b"Connection: keep-alive\r\n")
     lines.append(b"\r\n")
     return b"".join(lines), framing, keep
+
+
+def write_interim(head: ResponseHead, request: RequestHead) -> bytes:
+    """An interim answer as it goes on (RFC 9110, section 15.2; RFC 8297), b"" where it does not: to HTTP/1.0, which has
+    none, and of a status that nobody asked for."""
+    if request.version == 0 or head.status not in (102, 103):
+        return b""
+    links = b"".join([b"Link: %s\r\n" % value for name, value in head.fields if name.lower() == b"link"])
+    if head.status == 103 and not links:
+        return b""
+    return b"HTTP/1.1 %d %s\r\n%s\r\n" % (head.status, b"Processing" if head.status == 102 else b"Early Hints", links)
 
 
 def refusal_page(status: int, reason: str, public: str, *, extra: str = "", head_only: bool = False) -> bytes:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from saggar.egress.admit import refuse
 from saggar.egress.answer import refusal_page
 from saggar.egress.end_host import End
+from saggar.egress.remedies import UPSTREAM_FAULTS
 from saggar.egress.secrets_client_host import SecretsError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from saggar.core.decision import Decision
     from saggar.egress.admit import Refused
     from saggar.egress.authorize import AuthorizedRequest
+    from saggar.egress.budget import Refusal
     from saggar.egress.terminated_host import Termination
     from saggar.egress.terms import Terms
     from saggar.egress.upstream_host import Upstream
@@ -187,6 +189,20 @@ class ClientEnd(End):
         """The same, from its parts; the facts of the request in work go into the record."""
         facts = {**self.admitted, **detail}
         self.refuse(refuse(reason, self.authorized.destination, public, alert=alert, detail=facts), status)
+
+    def give_up(self, reason: str, detail: str) -> None:
+        """The upstream's side failed before an answer."""
+        self.drop_upstream()
+        status = {"upstream_timeout": 504, "address_refused": 403}.get(reason, 502)
+        self.refuse_for(reason, UPSTREAM_FAULTS.get(reason, "the upstream failed"), status=status, cause=detail)
+
+    def over(self, refusal: Refusal) -> None:
+        """A budget is used up."""
+        detail = {**self.admitted, "limit": refusal.limit, "scope": refusal.scope}
+        extra = f"Retry-After: {refusal.retry_after_s}\r\n" if refusal.retry_after_s else ""
+        self.refuse(
+            refuse(refusal.reason, self.authorized.destination, refusal.public, detail=detail), refusal.status, extra
+        )
 
     def note(self, decision: Decision) -> bool:
         """Record a refusal, or let nothing more pass."""

@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING
 from saggar.core.decision import ALLOW, Decision
 from saggar.core.errors import ParseError
 from saggar.egress.admit import refuse
-from saggar.egress.answer import write_answer
+from saggar.egress.answer import write_answer, write_interim
 from saggar.egress.client_end_host import BODY, HEAD, SOCKET
-from saggar.egress.client_request_host import ANSWER_S, UPSTREAM_FAULTS, Requests
-from saggar.egress.http_body import LAST_CHUNK, chunk
+from saggar.egress.client_request_host import Requests
+from saggar.egress.client_upload_host import ANSWER_S
+from saggar.egress.http_body import LAST_CHUNK, chunk, last_chunk
 from saggar.egress.http_head import Body
 from saggar.egress.oauth import swap_tokens
 from saggar.egress.placeholder import mint
 from saggar.egress.redact import Redactor
 from saggar.egress.relay_host import Relay, agreed_head
+from saggar.egress.remedies import UPSTREAM_FAULTS
+from saggar.egress.trailers import of_answer
 
 if TYPE_CHECKING:
     from saggar.egress.http_head import RequestHead, ResponseHead
@@ -31,8 +34,6 @@ if TYPE_CHECKING:
 
 IDLE_S = 75.0
 TOKEN_LIMIT = 64 * 1024
-#: what may be sent again where an idle connection closed as it was used
-_REPLAYED = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Client(Requests):
@@ -46,7 +47,21 @@ class Client(Requests):
     # the answer
 
     def on_informational(self, head: ResponseHead) -> None:
-        """1xx: `100` was answered here, hints could send the client elsewhere; both stay here."""
+        """1xx: `100` lets a client that waits for it send its body; of the others what `write_interim` lets pass."""
+        request = self._head
+        if request is None or self.responding:
+            return
+        if head.status == 100:
+            self.go_on()
+            return
+        out = write_interim(head, request)
+        if out and self._lease is not None and self.terms.credential is not None:
+            clean = self.owner.redaction(self.terms, self._lease).clean(out)
+            if clean is not out and not self._note_redaction():
+                return
+            out = clean
+        if out and self.owner.budget.down(self.meter, len(out)) is None:
+            self.write(out)
 
     def on_response(self, head: ResponseHead, pieces: list[bytes], *, done: bool) -> None:
         request = self._head
@@ -70,7 +85,7 @@ class Client(Requests):
                 head, request, bound=credential is not None, scanned=secrets is not None, keep=self._keep
             )
         except ParseError as e:
-            self._give_up(e.reason, "")
+            self.give_up(e.reason, "")
             return
         self.responding = True
         self.deadline = self.loop.time() + ANSWER_S
@@ -88,7 +103,7 @@ class Client(Requests):
             return
         tokens += pieces
         if sum(map(len, tokens)) > TOKEN_LIMIT:
-            self._give_up("token_answer_too_large", "")
+            self.give_up("token_answer_too_large", "")
             return
         if not done:
             return
@@ -97,7 +112,7 @@ class Client(Requests):
             whole = replace(head, body=Body("length", len(body)))
             out, self._framing, self._keep = write_answer(whole, request, bound=True, scanned=True, keep=self._keep)
         except ParseError as e:
-            self._give_up(e.reason, "")
+            self.give_up(e.reason, "")
             return
         self._tokens = None
         self.owner.issue(swapped, self.authorized.rule.id)
@@ -137,15 +152,17 @@ class Client(Requests):
             body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             body = redactor.last(body) if done else redactor.feed(body)
             pieces = [body] if body else []
-        if redactor is not None and redactor.hits and not self._told:
-            self._told = True
-            rule = self.authorized.rule.id
-            if not self.record(Decision(ALLOW, "secret_redacted", layer="L2", rule=rule, detail=self.admitted)):
-                return
+        end = LAST_CHUNK
+        if done and self.upstream is not None and self.upstream.trailers and self._framing == "chunked":
+            end = last_chunk(of_answer(self.upstream.trailers, bound=self.terms.credential is not None))
+            if redactor is not None:
+                end = redactor.clean(end)
+        if redactor is not None and redactor.hits and not self._note_redaction():
+            return
         if self._framing == "chunked":
             out += [chunk(p) for p in pieces]
             if done:
-                out.append(LAST_CHUNK)
+                out.append(end)
         else:
             out += pieces
         if out:
@@ -156,6 +173,14 @@ class Client(Requests):
             self._finish()
         elif self.pending and self.upstream is not None:
             self.upstream.pause()
+
+    def _note_redaction(self) -> bool:
+        """Once a request, before what was cleaned goes on; False: it must not."""
+        if self._told:
+            return True
+        self._told = True
+        rule = self.authorized.rule.id
+        return self.record(Decision(ALLOW, "secret_redacted", layer="L2", rule=rule, detail=self.admitted))
 
     def _finish(self) -> None:
         """The answer is complete."""
@@ -173,7 +198,7 @@ class Client(Requests):
                 upstream.exchange = None
                 upstream.abort()
         keep = self._keep
-        self.count_bytes()
+        self.owner.port.moved(self.authorized.destination, self._body_count, self._down_count)
         self._reset()
         if not keep:
             self.responding = True
@@ -197,7 +222,7 @@ class Client(Requests):
         upstream, admitted = self.upstream, self._admitted
         answer = agreed_head(request, head) if admitted is not None and admitted.websocket else None
         if answer is None or upstream is None:
-            self._give_up("unsolicited_upgrade", "")
+            self.give_up("unsolicited_upgrade", "")
             return
         self.state = SOCKET
         self.responding = True
@@ -234,10 +259,16 @@ class Client(Requests):
             self.cut()
             return
         admitted = self._admitted
-        stale = upstream is not None and not upstream.fresh and not upstream.responded and reason == "upstream_closed"
-        if stale and admitted is not None and admitted.method in _REPLAYED and self._done_up and not self._retried:
-            # the upstream closed an idle connection just as we used it: once more on a new one
+        if (
+            reason == "upstream_closed"
+            and upstream is not None
+            and admitted is not None
+            and not self._retried
+            and self.may_repeat(upstream)
+        ):
+            # the upstream closed an idle connection just as we used it: once more, on a new one
             self._retried = True
-            self._connect(admitted)
+            if self.record(self.noted("sent_again")):
+                self._connect(admitted)
             return
-        self._give_up(reason, detail)
+        self.give_up(reason, detail)

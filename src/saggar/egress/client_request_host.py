@@ -20,67 +20,36 @@ from typing import TYPE_CHECKING
 from saggar.core.decision import ASK
 from saggar.core.errors import ParseError
 from saggar.egress import http_head
-from saggar.egress.admit import Admitted, Lease, Refused, admit, inject, refuse, status_of, write_request
-from saggar.egress.answer import refusal_page
+from saggar.egress.admit import Admitted, Lease, Refused, admit, inject, status_of, write_request
 from saggar.egress.client_end_host import BODY, COLLECT, HEAD, HOLD, LINGER, SOCKET, WAIT
+from saggar.egress.client_upload_host import ANSWER_S, BODY_S, CONTINUE_S, Uploads
 from saggar.egress.dial_host import DialError
-from saggar.egress.hold_host import Holding
-from saggar.egress.http_body import LAST_CHUNK, ChunkedReader, LengthReader, chunk
+from saggar.egress.http_body import ChunkedReader, LengthReader
 from saggar.egress.placeholder import CanaryStream
 from saggar.egress.secrets_client_host import SecretsError
 from saggar.egress.terms import ISSUED
+from saggar.egress.trailers import announced
 from saggar.egress.upstream_host import Upstream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from saggar.egress.budget import Refusal
-    from saggar.egress.http_head import RequestHead, ResponseHead
+    from saggar.egress.http_head import ResponseHead
     from saggar.egress.redact import Redactor
     from saggar.egress.relay_host import Relay
     from saggar.egress.upstream_host import Exchange
 
-BODY_S = 120.0
-#: until the first byte of an answer, and between two pieces; models think long
-ANSWER_S = 900.0
-SIGN_LIMIT = 8 * 1024 * 1024
 AHEAD_LIMIT = 64 * 1024
 
-#: what is told of an upstream's faults
-UPSTREAM_FAULTS = {
-    "upstream_certificate": "the upstream's certificate could not be verified",
-    "upstream_tls": "no TLS connection to the upstream could be made",
-    "upstream_closed": "the upstream closed the connection before its answer was complete",
-    "bad_response": "the upstream's answer is malformed",
-    "bad_framing": "the upstream's answer is malformed",
-    "encoded_response": "the upstream compressed an answer that must be read here",
-    "unsolicited_upgrade": "the upstream switched protocols unasked",
-    "upstream_timeout": "the upstream did not answer in time",
-    "unreachable": "the upstream could not be reached",
-    "resolve_failed": "the name does not resolve",
-    "token_answer_malformed": "the token endpoint's answer cannot be read, so its tokens cannot be taken out",
-    "token_answer_too_large": "the token endpoint's answer cannot be read, so its tokens cannot be taken out",
-    "address_refused": "the name resolves to an address that is never dialled",
-}
 
-
-class Requests(Holding):
+class Requests(Uploads):
     """See the module. The fields without a default in `_reset` are of the request in work."""
 
     __slots__ = (
-        "_admitted",
-        "_body_count",
-        "_canary",
-        "_collected",
-        "_done_up",
         "_down_count",
         "_framing",
-        "_head",
         "_keep",
         "_lease",
-        "_limit",
-        "_out",
-        "_reader",
         "_redactor",
         "_relay",
         "_retried",
@@ -89,11 +58,7 @@ class Requests(Holding):
         "_told",
     )
 
-    _head: RequestHead | None
-    _admitted: Admitted | None
     _lease: Lease | None
-    _reader: ChunkedReader | LengthReader | None
-    _canary: CanaryStream | None
     _redactor: Redactor | None
     _relay: Relay | None
 
@@ -109,16 +74,19 @@ class Requests(Holding):
         self._canary = None
         self._redactor = None
         self._relay = None
-        self._collected: list[bytes] = []
-        self._out: list[bytes] = []
+        self._collected = []
+        self._out = []
+        self._first = b""
         self._body_count = 0
         self._down_count = 0
-        self._limit: int | None = None
+        self._limit = None
         self._framing = "none"
         self._keep = True
         self._done_up = False
         self._retried = False
         self._told = False
+        self._waits = False
+        self._sent_up = False
         self._token_head: ResponseHead | None = None
         self._tokens: list[bytes] | None = None
         self.responding = False
@@ -166,11 +134,14 @@ class Requests(Holding):
     def on_deadline(self) -> None:
         if self.state == HEAD and self.buffer:
             self.refuse_for("request_timeout", "the request's head did not come in time", status=408)
+        elif self._waits and self.state == BODY and not self.responding:
+            # the upstream says neither yes nor no
+            self.go_on()
         elif self.state in (BODY, COLLECT) and not self.responding:
             self.drop_upstream()
             self.refuse_for("request_timeout", "the request's body did not come in time", status=408)
         elif self.state in (WAIT, HOLD) and not self.responding:
-            self._give_up("upstream_timeout", "")
+            self.give_up("upstream_timeout", "")
         else:
             self.cut()
 
@@ -204,7 +175,7 @@ class Requests(Holding):
         budget = self.owner.budget
         refusal = budget.request(self.meter, self.loop.time()) or budget.up(self.meter, end)
         if refusal is not None:
-            self._over(refusal)
+            self.over(refusal)
             return
         if found.decision.effect == ASK:
             found = self.standing(found)
@@ -284,10 +255,16 @@ class Requests(Holding):
 
     def _collect(self) -> None:
         """Read the whole body before anything is sent."""
+        head = self._head
         self.state = COLLECT
-        self.deadline = self.loop.time() + BODY_S
-        self._continue()
+        self._waits = head is not None and head.expects_continue and not self.buffer
+        self.go_on()
         self._take_ahead()
+
+    def take_whole(self, body: bytes) -> None:
+        whole = self._redeemed(body) if self.terms.token_endpoint else body
+        if whole is not None and self._admitted is not None:
+            self._dispatch(self._admitted, whole)
 
     def _redeemed(self, body: bytes) -> bytes | None:
         """A token endpoint's request with its own tokens in place; None where another placeholder stands in it."""
@@ -320,9 +297,19 @@ class Requests(Holding):
                 return
         if not self.record(admitted.decision):
             return
-        self._out = [write_request(admitted, head.body, authority, target=target, fields=fields, whole=body)]
-        if body:
-            self._out.append(body)
+        chunked = body is None and head.body.kind == "chunked"
+        self._waits = head.expects_continue and body is None and self._reader is not None and not self.buffer
+        self._first = write_request(
+            admitted,
+            head.body,
+            authority,
+            target=target,
+            fields=fields,
+            whole=body,
+            promised=announced([v for n, v in head.fields if n.lower() == b"trailer"]) if chunked else b"",
+            expects=self._waits,
+        )
+        self._out = [self._first, body] if body else [self._first]
         self._connect(admitted)
 
     # a connection
@@ -347,7 +334,7 @@ class Requests(Holding):
             sock = await self.owner.port.dialer.dial(self.authorized)
         except DialError as e:
             self.task = None
-            self._give_up(e.reason, str(e.detail))
+            self.give_up(e.reason, str(e.detail))
             return
         self.task = None
         if self.closed or self.state != HOLD:
@@ -362,7 +349,7 @@ class Requests(Holding):
             context = self.owner.dial_context(self.terms.ca_pem) if secure else None
             upstream.start(context, server_side=False, hostname=destination.host if secure else None)
         except (ssl.SSLError, ValueError, OSError) as e:
-            self._give_up("upstream_tls", type(e).__name__)
+            self.give_up("upstream_tls", type(e).__name__)
 
     def on_upstream_ready(self) -> None:
         """The connection is there: send the head, then the body as it comes."""
@@ -371,8 +358,8 @@ class Requests(Holding):
             return
         if self._reader is not None and not self._collected:
             self.state = BODY
-            self.deadline = self.loop.time() + BODY_S
-            self._continue()
+            self._waits = self._waits and not self.buffer
+            self.deadline = self.loop.time() + (CONTINUE_S if self._waits else BODY_S)
             if not self.buffer and not self.eof:
                 self._flush_up()
             # else head and the first of the body in one record
@@ -385,11 +372,6 @@ class Requests(Holding):
         if self.upstream is not None:
             self.upstream.write(out[0] if len(out) == 1 else b"".join(out))
 
-    def _continue(self) -> None:
-        head = self._head
-        if head is not None and head.expects_continue and not self.responding and not self.buffer:
-            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
     def _take_ahead(self) -> None:
         ahead, self.buffer = self.buffer, b""
         if ahead:
@@ -399,94 +381,3 @@ class Requests(Holding):
             self.depart()
         elif self.state in (BODY, COLLECT) and (self.upstream is None or not self.upstream.pending):
             self.resume()
-
-    # the body
-
-    def _flush_up(self) -> None:
-        upstream, out = self.upstream, self._out
-        if upstream is not None and out:
-            self._out = []
-            upstream.write(out[0] if len(out) == 1 else b"".join(out))
-
-    def _body(self, data: bytes) -> None:
-        """Bytes of the request's body."""
-        reader = self._reader
-        if reader is None:
-            self.buffer += data
-            return
-        try:
-            pieces = reader.feed(data)
-        except ParseError as e:
-            self._stop_upload(e.reason, str(e))
-            return
-        self.deadline = self.loop.time() + BODY_S
-        chunked = isinstance(reader, ChunkedReader)
-        for piece in pieces:
-            if not self._passes(piece):
-                return
-            if self.state == COLLECT:
-                self._collected.append(piece)
-            else:
-                self._out.append(chunk(piece) if chunked else piece)
-        if reader.done:
-            self.buffer = reader.rest
-            self._reader = None
-            if self.state == COLLECT and self._admitted is not None:
-                self.state = HOLD
-                whole: bytes | None = b"".join(self._collected)
-                if self.terms.token_endpoint and whole is not None:
-                    whole = self._redeemed(whole)
-                if whole is not None:
-                    self._dispatch(self._admitted, whole)
-                return
-            if chunked:
-                self._out.append(LAST_CHUNK)
-            self._done_up = True
-            self.state = WAIT
-            self.deadline = self.loop.time() + ANSWER_S
-        if self.state != COLLECT:
-            self._flush_up()
-            if self.upstream is not None and self.upstream.pending:
-                self.pause()
-
-    def _passes(self, piece: bytes) -> bool:
-        """Whether a piece of body may go on; else the upload was stopped."""
-        self._body_count += len(piece)
-        limit = self._limit
-        if self.state == COLLECT:
-            limit = min(SIGN_LIMIT, limit) if limit is not None else SIGN_LIMIT
-        if limit is not None and self._body_count > limit:
-            self._stop_upload("body_too_large", f"the body is larger than {limit} bytes")
-            return False
-        refusal = self.owner.budget.up(self.meter, len(piece))
-        if refusal is not None:
-            self._stop_upload(refusal.reason, refusal.public, status=refusal.status)
-            return False
-        # a token endpoint's own placeholders belong into its body: the whole is looked at once they are replaced
-        if self._canary is not None and not self.terms.token_endpoint and self._canary.seen(piece):
-            self._stop_upload("canary", "a placeholder stands where it does not belong", alert=True)
-            return False
-        return True
-
-    def _stop_upload(self, reason: str, public: str, *, status: int = 0, alert: bool = False) -> None:
-        """Refuse in the middle of a body: what was sent is an incomplete request that the upstream must drop."""
-        self.drop_upstream()
-        self.refuse_for(reason, public, status=status or status_of(reason), alert=alert)
-
-    # failures
-
-    def _give_up(self, reason: str, detail: str) -> None:
-        """The upstream's side failed before an answer."""
-        self.drop_upstream()
-        status = {"upstream_timeout": 504, "address_refused": 403}.get(reason, 502)
-        self.refuse_for(reason, UPSTREAM_FAULTS.get(reason, "the upstream failed"), status=status, cause=detail)
-
-    def _over(self, refusal: Refusal) -> None:
-        detail = {**self.admitted, "limit": refusal.limit, "scope": refusal.scope}
-        decision = refuse(refusal.reason, self.authorized.destination, refusal.public, detail=detail).decision
-        extra = f"Retry-After: {refusal.retry_after_s}\r\n" if refusal.retry_after_s else ""
-        if self.note(decision):
-            self.say_and_linger(refusal_page(refusal.status, decision.reason, decision.public, extra=extra))
-
-    def count_bytes(self) -> None:
-        self.owner.port.moved(self.authorized.destination, self._body_count, self._down_count)

@@ -28,7 +28,7 @@ class End:
     """Subclasses say what happens: `ready`, `data`, `drained`, `ended` (orderly), `lost` (not)."""
 
     __slots__ = ("_fd", "_incoming", "_outgoing", "_reading", "_recv_into", "_send", "_tls", "_writing", "clean", "closed", "eof", "loop", "open",
-                 "pending", "sock")  # fmt: skip
+                 "pending", "sock", "unsent")  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
         self.loop = loop
@@ -42,6 +42,8 @@ class End:
         self._reading = False
         self._writing = False
         self.pending = b""
+        #: the last write failed before the kernel took a byte of it
+        self.unsent = False
         self.open = False
         self.closed = False
         self.eof = False
@@ -205,6 +207,7 @@ class End:
         except BlockingIOError:
             sent = 0
         except OSError as e:
+            self.unsent = True
             self._fail(e)
             return
         if sent < len(data):
@@ -240,6 +243,18 @@ class End:
         if not self.closed and not self.pending:
             with suppress(OSError):
                 self.sock.shutdown(socket.SHUT_WR)
+
+    def is_quiet(self) -> bool:
+        """Whether an idle end is still there and nothing unsolicited waits to be read. One system call."""
+        if self.closed or self.eof:
+            return False
+        try:
+            self.sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
 
     def close(self) -> None:
         if self.closed:

@@ -45,6 +45,7 @@ HOP = frozenset(
 OVERRIDE = frozenset(
     {
         b"x-http-method-override",
+        b"x-http-host-override",
         b"x-http-method",
         b"x-method-override",
         b"x-original-method",

@@ -1,6 +1,7 @@
 """HTTP/1.1 bodies (RFC 9112, section 6 and 7): chunked coding read strictly, and written anew.
 
 I1  Bytes give data or `ParseError` (`bad_framing`); what is held back is bounded by `_MAX_LINE` and `_MAX_TRAILERS`.
+    Trailers are read as strictly as a head's fields.
 I2  Chunk sizes are plain hexadecimal digits; extensions are read, bounded and dropped; every line ends in CRLF.
 I3  The same bytes give the same data however they are cut into pieces.
 """
@@ -8,9 +9,15 @@ I3  The same bytes give the same data however they are cut into pieces.
 from __future__ import annotations
 
 from saggar.core.errors import ParseError
+from saggar.egress.http_head import read_field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _MAX_LINE = 4096
 _MAX_TRAILERS = 16 * 1024
+_MAX_TRAILER_FIELDS = 64
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 
 
@@ -20,9 +27,9 @@ def _bad(text: str) -> ParseError:
 
 class ChunkedReader:
     """Feed bytes, get body data. `done` once the last chunk and its trailers were read; `rest` then holds what
-    follows the message; `trailers` the raw trailer lines."""
+    follows the message; `trailers` the fields behind the body, names in lower case (`trailers.py` says what passes)."""
 
-    __slots__ = ("_buffer", "_left", "_state", "done", "rest", "trailers")
+    __slots__ = ("_buffer", "_left", "_state", "_trailer_bytes", "done", "rest", "trailers")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -30,7 +37,8 @@ class ChunkedReader:
         self._left = 0
         self.done = False
         self.rest = b""
-        self.trailers: list[bytes] = []
+        self.trailers: list[tuple[bytes, bytes]] = []
+        self._trailer_bytes = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """The body data in `data`, in order. Raises ParseError."""
@@ -95,12 +103,13 @@ class ChunkedReader:
         if not line:
             self.done = True
             return
-        name, colon, _ = line.partition(b":")
-        if not colon or not name or name.strip() != name:
-            raise _bad("a trailer is malformed")
-        self.trailers.append(line)
-        if sum(map(len, self.trailers)) > _MAX_TRAILERS:
+        self._trailer_bytes += len(line)
+        if self._trailer_bytes > _MAX_TRAILERS or len(self.trailers) >= _MAX_TRAILER_FIELDS:
             raise _bad("the trailers are too long")
+        try:
+            self.trailers.append(read_field(line))
+        except ParseError as e:
+            raise _bad(f"a trailer is malformed: {e}") from None
 
 
 class LengthReader:
@@ -144,3 +153,8 @@ def chunk(data: bytes) -> bytes:
 
 
 LAST_CHUNK = b"0\r\n\r\n"
+
+
+def last_chunk(trailers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The end of a chunked body, with fields behind it."""
+    return b"0\r\n%s\r\n" % b"".join([b"%s: %s\r\n" % t for t in trailers])

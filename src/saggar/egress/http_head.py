@@ -186,6 +186,17 @@ def _fields(lines: list[bytes]) -> tuple[Fields, dict[bytes, list[bytes]]]:
     return tuple(found), telling
 
 
+def read_field(line: bytes) -> tuple[bytes, bytes]:
+    """(lower-case name, value) of one line behind a chunked body, read as a head's. Raises ParseError."""
+    name, colon, value = line.partition(b":")
+    if not colon:
+        raise _bad("a field has no colon")
+    value = value.strip(b" \t")
+    if value.translate(None, _VALUE):
+        raise _bad("a field's value holds a control byte")
+    return _lower(name), value
+
+
 _TELLING = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection", b"upgrade", b"expect"})
 
 

@@ -77,5 +77,12 @@ class Redactor:
             self.hits += 1
         return clean
 
+    def clean(self, whole: bytes) -> bytes:
+        """What stands beside the body (its trailers), redacted; nothing is held."""
+        clean = self._secrets.clean(whole)
+        if clean is not whole:
+            self.hits += 1
+        return clean
+
     def end(self) -> bytes:
         return self.last(b"")

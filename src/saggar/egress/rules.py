@@ -194,6 +194,11 @@ class HttpRules:
         named = frozenset(m for r in ordered if r.effect != DENY for m in r.methods)
         return cls(ordered, named - METHODS)
 
+    @property
+    def header_names(self) -> frozenset[bytes]:
+        """The header fields that any rule looks at, `content-type` among them."""
+        return frozenset(n for r in self.rules for n, _ in r.headers) | {b"content-type"}
+
     def decide(self, request: Request) -> Verdict:
         method = request.method
         if method not in METHODS and (method in NEVER or method not in self.extra_methods):

@@ -59,6 +59,7 @@ class Upstream(End):
         "responded",
         "reusable",
         "switched",
+        "trailers",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, key: Key) -> None:
@@ -70,6 +71,8 @@ class Upstream(End):
         self.reusable = True
         self.responded = False
         self.switched = False
+        #: fields behind the body of the answer, once it is complete
+        self.trailers: list[tuple[bytes, bytes]] = []
         self._buffer = b""
         self._interim = 0
         self._method = ""
@@ -79,6 +82,7 @@ class Upstream(End):
         """The answer to a request of `method` goes to `exchange`."""
         self.exchange = exchange
         self.responded = False
+        self.trailers = []
         self._interim = 0
         self._method = method
         self._reader = None
@@ -155,6 +159,8 @@ class Upstream(End):
         if reader is not None and reader.done:
             if reader.rest:
                 self.reusable = False
+            if isinstance(reader, ChunkedReader) and reader.trailers:
+                self.trailers = reader.trailers
             self._reader = None
 
     def _break(self, reason: str, detail: str) -> None:
@@ -207,7 +213,8 @@ class Pool:
         idle = self._idle.get(key)
         while idle:
             upstream = idle.pop()
-            if not upstream.closed and self._loop.time() - upstream.idle_since < IDLE_S:
+            # its end may have come since the event loop last looked
+            if self._loop.time() - upstream.idle_since < IDLE_S and upstream.is_quiet():
                 return upstream
             upstream.close()
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
+import re
 import socket
 import socketserver
 import ssl
@@ -18,6 +19,10 @@ from cryptography.x509.oid import NameOID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+
+#: the end of a chunked body, with or without trailers
+_LAST_CHUNK = re.compile(rb"(?:\A|\r\n)0\r\n(?:[^\r\n]+\r\n)*\r\n\Z")
 
 
 class TestPki:
@@ -141,7 +146,7 @@ class Upstream:
             if b"\r\ncontent-length:" in lowered:
                 need = int(lowered.split(b"\r\ncontent-length:")[1].split(b"\r\n")[0])
             chunked = b"\r\ntransfer-encoding: chunked" in lowered
-            while (chunked and b"0\r\n\r\n" not in buffer[-64:]) or len(buffer) < need:
+            while (chunked and not _LAST_CHUNK.search(buffer)) or len(buffer) < need:
                 data = sock.recv(65536)
                 if not data:
                     return

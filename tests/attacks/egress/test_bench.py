@@ -53,9 +53,9 @@ def test_a_wall_that_lets_through_is_a_breach(monkeypatch):
 
 def test_missing_rules_are_seen_as_breaches(monkeypatch):
     """The judge of the terminated hosts, tried on a policy that forgot its rules: what they stop must not be called held."""
-    from saggar.bench.egress import terminated, terminated_host
+    from saggar.bench.egress import attack, terminated_host
 
-    holed = tuple((i, h, {k: v for k, v in t.items() if k != "rules"}) for i, h, t in terminated.TERMS)
+    holed = tuple((i, h, {k: v for k, v in t.items() if k != "rules"}) for i, h, t in attack.TERMS)
     monkeypatch.setattr(terminated_host, "TERMS", holed)
     rows = Bench().run(
         [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import socket
 import ssl
 import threading
@@ -92,6 +93,10 @@ class Upstream:
         self.sock.close()
 
 
+#: the end of a chunked body, with or without trailers
+_LAST = re.compile(rb"(?:\A|\r\n)0\r\n(?:[^\r\n]+\r\n)*\r\n\Z")
+
+
 def read_message(conn, buffer=b""):
     """One whole HTTP message from a blocking socket."""
     while b"\r\n\r\n" not in buffer:
@@ -102,7 +107,7 @@ def read_message(conn, buffer=b""):
     head, _, body = buffer.partition(b"\r\n\r\n")
     fields = {n.strip().lower(): v.strip() for n, _, v in (line.partition(b":") for line in head.split(b"\r\n")[1:])}
     if fields.get(b"transfer-encoding") == b"chunked":
-        while not (body.endswith(b"0\r\n\r\n")):
+        while not _LAST.search(body):
             data = conn.recv(65536)
             if not data:
                 break
@@ -229,7 +234,7 @@ class Rig:
         return ssl.create_default_context(cadata=self.ca)
 
     def connect(self, *, tls=True, sni=HOST):
-        sock = socket.create_connection(self.address, timeout=20)
+        sock = socket.create_connection(self.address, timeout=5)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self.context().wrap_socket(sock, server_hostname=sni) if tls else sock
 

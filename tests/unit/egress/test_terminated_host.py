@@ -175,13 +175,12 @@ def test_chunked_body_goes_on_chunked_in_pieces(bearer):
     fresh(bearer)
     conn = bearer.connect()
     conn.sendall(get(b"/v1/x", auth(bearer), b"Transfer-Encoding: chunked", method=b"POST"))
-    for piece in (b"5;ext=1\r\nhello\r\n", b"6\r\n wor", b"ld\r\n", b"0\r\nTrailer-X: 1\r\n\r\n"):
+    for piece in (b"5;ext=1\r\nhello\r\n", b"6\r\n wor", b"ld\r\n", b"0\r\n\r\n"):
         conn.sendall(piece)
     assert status(read_message(conn)) == 200
     (seen,) = bearer.upstream.received
     head, _, body = seen.partition(b"\r\n\r\n")
     assert b"Transfer-Encoding: chunked" in head
-    assert b"Trailer-X" not in seen
     assert b"hello" in body
     assert b"ext" not in body
 
@@ -206,18 +205,6 @@ def test_placeholder_split_over_chunks_is_found(bearer):
     answer = read_message(conn)
     assert (status(answer), reason(answer)) == (403, "canary")
     assert bearer.port.records[-1].detail["alert"] is True
-
-
-def test_expect_continue_is_answered_after_the_decision(bearer):
-    fresh(bearer)
-    conn = bearer.connect()
-    conn.sendall(get(b"/v1/x", auth(bearer), b"Expect: 100-continue", b"Content-Length: 5", method=b"POST"))
-    assert conn.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
-    conn.sendall(b"12345")
-    assert status(read_message(conn)) == 200
-    conn = bearer.connect()
-    conn.sendall(get(b"/v2/x", auth(bearer), b"Expect: 100-continue", b"Content-Length: 5", method=b"POST"))
-    assert status(conn.recv(4096)) == 403
 
 
 # -- answers ---------------------------------------------------------------------------------------------------------
@@ -316,15 +303,6 @@ def test_redirect_is_passed_and_carries_nothing(bearer):
     assert b"Location: https://evil.test/" in answer
     assert b"Set-Cookie" not in answer
     assert b"Alt-Svc" not in answer
-
-
-def test_hints_stay_here(bearer):
-    fresh(bearer)
-    bearer.upstream.script = raw(
-        b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", close=False
-    )
-    answer = bearer.ask(get(b"/v1/x", auth(bearer)))
-    assert answer == b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 def test_unsolicited_bytes_end_an_idle_connection(bearer):

@@ -8,131 +8,33 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 from urllib.parse import quote
+
+from saggar.bench.egress.attack import (
+    API,
+    AWS_ID,
+    BUDGET,
+    BUDGET_UP,
+    GIT,
+    GIT_SECRET,
+    QUERY,
+    S3,
+    SECRET,
+    SOCKET,
+    WILD,
+    Attack,
+    auth,
+    bare,
+    head_of,
+    raw,
+    request,
+)
+from saggar.bench.egress.late import trailers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-SECRET = "sk-REALSECRET0123456789REALSECRET0123456789abcdef"  # of this bench alone, known to nobody
-GIT_SECRET = "ghp_REALSECRET0123456789REALSECRET01"
-AWS_ID = "AKIAREALREALREALREAL"
-AWS_SECRET = "REALAWSSECRET0123456789REALAWSSECRET0123"
-
-API, WILD, GIT, S3, QUERY, BUDGET, BUDGET_UP, SOCKET = (
-    "api.allowed.test", "x.wild.test", "git.allowed.test", "s3.allowed.test", "q.allowed.test", "budget.allowed.test",
-    "upload.allowed.test", "ws.allowed.test",
-)  # fmt: skip
-HOSTS = (API, WILD, GIT, S3, QUERY, BUDGET, BUDGET_UP, SOCKET)
-
-#: id, host, `http` without the upstream's CA
-TERMS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    (
-        "api",
-        API,
-        {
-            "credential": {"source": "env:BENCH_KEY", "env": "BENCH_PLACEHOLDER", "format": "openai"},
-            "rules": [
-                {"methods": ["GET", "POST", "HEAD", "PUT"], "paths": ["/v1/**", "/"], "max_body": 65536},
-                {"effect": "deny", "paths": ["/v1/files/**"], "reason": "files_closed"},
-                {"effect": "deny", "query": {"admin": "*"}, "reason": "admin_closed"},
-            ],
-        },
-    ),
-    ("wild", "*.wild.test", {"methods": ["GET"]}),
-    (
-        "git",
-        GIT,
-        {
-            "profile": {"name": "github", "owner": "acme", "repo": "widget"},
-            "credential": {"source": "env:BENCH_GIT_KEY"},
-        },
-    ),
-    (
-        "s3",
-        S3,
-        {
-            "profile": {"name": "s3", "bucket": "mine", "region": "eu-west-1"},
-            "credential": {"source": "env:BENCH_AWS_SECRET", "key_id": "env:BENCH_AWS_ID", "env": "AWS_ACCESS_KEY_ID"},
-        },
-    ),
-    (
-        "query",
-        QUERY,
-        {"credential": {"source": "env:BENCH_KEY", "kind": "query", "name": "key", "env": "BENCH_QUERY_PLACEHOLDER"}},
-    ),
-    ("budget", BUDGET, {"methods": ["GET"], "budget": {"requests": 1}}),
-    ("upload", BUDGET_UP, {"methods": ["POST"], "budget": {"bytes_up": 2000}}),
-    (
-        "ws",
-        SOCKET,
-        {"credential": {"source": "env:BENCH_KEY", "env": "BENCH_WS_PLACEHOLDER"}, "websocket": True},
-    ),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Attack:
-    """send: pieces of the client's bytes from the cell's placeholders (by variable). status: of the answer; 0: the connection is
-    cut or says no more than `reply`. reason: in the audit log. forwarded: the upstream may see the request (never with a secret
-    in the wrong place). respond: what the upstream says. absent: bytes that must reach neither side."""
-
-    name: str
-    row: str
-    host: str
-    send: Callable[[dict[str, str]], list[bytes]]
-    status: int
-    reason: str
-    forwarded: bool = False
-    respond: bytes = b""
-    absent: tuple[bytes, ...] = ()
-
-
-def _head(host: str, target: bytes, *fields: bytes, method: bytes = b"GET") -> bytes:
-    lines = [method + b" " + target + b" HTTP/1.1", b"Host: " + host.encode(), b"Connection: close", *fields]
-    return b"\r\n".join(lines) + b"\r\n\r\n"
-
-
-def _auth(names: dict[str, str]) -> bytes:
-    return b"Authorization: Bearer " + names["BENCH_PLACEHOLDER"].encode()
-
-
-def request(
-    target: bytes, *fields: bytes, method: bytes = b"GET", body: bytes = b"", host: str = API
-) -> Callable[[dict[str, str]], list[bytes]]:
-    """A request with the placeholder in its slot; `{P}` in fields, target and body is the placeholder."""
-
-    def make(names: dict[str, str]) -> list[bytes]:
-        placeholder = names["BENCH_PLACEHOLDER"].encode()
-        more = [f.replace(b"{P}", placeholder) for f in fields]
-        if body:
-            content = body.replace(b"{P}", placeholder)
-            more.append(b"Content-Length: %d" % len(content))
-            return [_head(host, target.replace(b"{P}", placeholder), _auth(names), *more, method=method) + content]
-        return [_head(host, target.replace(b"{P}", placeholder), _auth(names), *more, method=method)]
-
-    return make
-
-
-def bare(
-    target: bytes, *fields: bytes, method: bytes = b"GET", host: str = API, body: bytes = b""
-) -> Callable[[dict[str, str]], list[bytes]]:
-    """The same without a credential in its slot."""
-
-    def make(names: dict[str, str]) -> list[bytes]:
-        placeholder = names["BENCH_PLACEHOLDER"].encode()
-        more = [f.replace(b"{P}", placeholder) for f in fields]
-        if body:
-            more.append(b"Content-Length: %d" % len(body))
-        return [_head(host, target.replace(b"{P}", placeholder), *more, method=method) + body]
-
-    return make
-
-
-def raw(data: bytes) -> Callable[[dict[str, str]], list[bytes]]:
-    """Bytes as they are, with `{A}` for the authorization line."""
-    return lambda names: [data.replace(b"{A}", _auth(names))]
 
 
 def _paths() -> list[Attack]:
@@ -358,10 +260,10 @@ def _credentials() -> list[Attack]:
         Attack("on an unbound host", "49", WILD, bare(b"/x?key=" + key + b"&q=1", b"Authorization: Bearer " + key, b"Cookie: a=" + key,
                b"X-Api-Key: " + key, b"X-Acme-Token: " + key, host=WILD), 200, "wild.methods", forwarded=True, absent=(key,)),
         Attack("Connection names our header", "41", API, request(b"/v1/x", b"Connection: Authorization, x-api-key"), 200, "rule_allows", forwarded=True),
-        Attack("overrides", "40", API, request(b"/v1/x", b"X-HTTP-Method-Override: DELETE", b"X-Forwarded-Host: EVIL", b"X-Original-URL: /EVIL", b"Forwarded: host=EVIL",
+        Attack("overrides", "40", API, request(b"/v1/x", b"X-HTTP-Method-Override: DELETE", b"X-Forwarded-Host: EVIL", b"X-Original-URL: /EVIL", b"Forwarded: host=EVIL", b"X-HTTP-Host-Override: EVIL",
                b"X-Rewrite-URL: /EVIL", b"X_Forwarded_Host: EVIL"), 200, "rule_allows", forwarded=True, absent=(b"EVIL", b"DELETE")),
         Attack("query slot with the attacker's key", "48", QUERY, bare(b"/x?key=" + key, host=QUERY), 403, "foreign_credential"),
-        Attack("query slot twice", "48", QUERY, lambda n: [_head(QUERY, b"/x?key=%s&key=%s" % (n["BENCH_QUERY_PLACEHOLDER"].encode(), key))], 403, "foreign_credential"),
+        Attack("query slot twice", "48", QUERY, lambda n: [head_of(QUERY, b"/x?key=%s&key=%s" % (n["BENCH_QUERY_PLACEHOLDER"].encode(), key))], 403, "foreign_credential"),
         Attack("another host's placeholder in the query slot", "50", QUERY, bare(b"/x?key={P}", host=QUERY), 403, "canary"),
     ]  # fmt: skip
     return found
@@ -374,14 +276,14 @@ def _canaries() -> list[Attack]:
         def make(names: dict[str, str]) -> list[bytes]:
             shown = form(names["BENCH_PLACEHOLDER"].encode())
             if place == "header":
-                return [_head(WILD, b"/x", b"X-Data: " + shown)]
+                return [head_of(WILD, b"/x", b"X-Data: " + shown)]
             if place == "path":
-                return [_head(WILD, b"/" + shown)]
+                return [head_of(WILD, b"/" + shown)]
             if place == "query":
-                return [_head(WILD, b"/x?q=" + shown)]
+                return [head_of(WILD, b"/x?q=" + shown)]
             if place == "authorization":
-                return [_head(WILD, b"/x", b"Authorization: " + shown)]
-            head = _head(API, b"/v1/x", _auth(names), b"Content-Length: %d" % len(shown), method=b"POST")
+                return [head_of(WILD, b"/x", b"Authorization: " + shown)]
+            head = head_of(API, b"/v1/x", auth(names), b"Content-Length: %d" % len(shown), method=b"POST")
             return [head + shown]
 
         return make
@@ -425,7 +327,7 @@ def _canaries() -> list[Attack]:
         placeholder = names["BENCH_PLACEHOLDER"].encode()
         parts = [placeholder[i : i + 5] for i in range(0, len(placeholder), 5)]
         body = b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in parts) + b"0\r\n\r\n"
-        return [_head(API, b"/v1/x", _auth(names), b"Transfer-Encoding: chunked", method=b"POST") + body]
+        return [head_of(API, b"/v1/x", auth(names), b"Transfer-Encoding: chunked", method=b"POST") + body]
 
     found.append(Attack("placeholder over chunks", "50", API, chunked, 403, "canary", forwarded=True))
     return found
@@ -529,7 +431,7 @@ def _services() -> list[Attack]:
     ) -> Callable[[dict[str, str]], list[bytes]]:
         def make(names: dict[str, str]) -> list[bytes]:
             claim = f"AWS4-HMAC-SHA256 Credential={key or names['AWS_ACCESS_KEY_ID']}/20261130/{region}/{service}/aws4_request, SignedHeaders=host, Signature={'a' * 64}"
-            return [_head(S3, target, b"Authorization: " + claim.encode(), *fields, method=method)]
+            return [head_of(S3, target, b"Authorization: " + claim.encode(), *fields, method=method)]
 
         return make
 
@@ -557,7 +459,7 @@ def _sockets() -> list[Attack]:
     def upgrade(names: dict[str, str], *frames: bytes) -> list[bytes]:
         placeholder = names["BENCH_WS_PLACEHOLDER"].encode()
         fields = [b"Upgrade: websocket", b"Sec-WebSocket-Version: 13", b"Sec-WebSocket-Key: " + key]
-        head = _head(SOCKET, b"/ws", b"Authorization: Bearer " + placeholder, *fields).replace(
+        head = head_of(SOCKET, b"/ws", b"Authorization: Bearer " + placeholder, *fields).replace(
             b"Connection: close", b"Connection: Upgrade"
         )
         return [head, *frames]
@@ -593,6 +495,7 @@ ATTACKS: tuple[Attack, ...] = tuple(
         *_names(),
         *_methods(),
         *_framing(),
+        *trailers(),
         *_credentials(),
         *_canaries(),
         *_echoes(),
@@ -611,7 +514,7 @@ CONTROLS: dict[str, tuple[Callable[[dict[str, str]], list[bytes]], bytes]] = {
     ),
     S3: (
         lambda n: [
-            _head(
+            head_of(
                 S3,
                 b"/mine/key",
                 f"Authorization: AWS4-HMAC-SHA256 Credential={n['AWS_ACCESS_KEY_ID']}/20261130/eu-west-1/s3/aws4_request, SignedHeaders=host, Signature={'a' * 64}".encode(),
@@ -620,13 +523,13 @@ CONTROLS: dict[str, tuple[Callable[[dict[str, str]], list[bytes]], bytes]] = {
         b"Credential=" + AWS_ID.encode(),
     ),
     QUERY: (
-        lambda n: [_head(QUERY, b"/x?key=" + n["BENCH_QUERY_PLACEHOLDER"].encode())],
+        lambda n: [head_of(QUERY, b"/x?key=" + n["BENCH_QUERY_PLACEHOLDER"].encode())],
         b"GET /x?key=" + SECRET.encode(),
     ),
     BUDGET: (bare(b"/x", host=BUDGET), b"GET /x "),
     BUDGET_UP: (bare(b"/x", method=b"POST", host=BUDGET_UP, body=b"ok"), b"POST /x "),
     SOCKET: (
-        lambda n: [_head(SOCKET, b"/", b"Authorization: Bearer " + n["BENCH_WS_PLACEHOLDER"].encode())],
+        lambda n: [head_of(SOCKET, b"/", b"Authorization: Bearer " + n["BENCH_WS_PLACEHOLDER"].encode())],
         b"authorization: Bearer " + SECRET.encode(),
     ),
 }

@@ -13,15 +13,16 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
+from saggar.bench.egress.attack import AWS_ID, AWS_SECRET, GIT_SECRET, HOSTS, SECRET, TERMS
 from saggar.bench.egress.row import Row
-from saggar.bench.egress.terminated import AWS_ID, AWS_SECRET, CONTROLS, GIT_SECRET, HOSTS, SECRET, TERMS
+from saggar.bench.egress.terminated import CONTROLS
 from saggar.policy.model import EgressPolicy, EgressRule, Policy, WorkspacePolicy
 from saggar.testing.upstream import TestPki, Upstream, respond_hello
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from saggar.bench.egress.terminated import Attack
+    from saggar.bench.egress.attack import Attack
     from saggar.runtime.api_host import Process
 
 _EXCHANGE_S = 30.0
