@@ -12,6 +12,8 @@ from saggar.capability.rule import Rule
 from saggar.core.approval import Answer
 from saggar.core.tool import FieldLabel
 from saggar.plan.worker import ScriptedPlanner, ScriptedWorker
+from saggar.policy.model import Policy
+from saggar.policy.tools import ToolsPolicy
 from saggar.runtime.one_call_host import OneCall
 from saggar.runtime.tools_host import ToolSession
 
@@ -201,3 +203,59 @@ def test_each_call_has_a_child_for_it_alone(state, tools):
         ("minted", "send:email[body=*, to=*@example.com, max=3]"),
         ("narrowed", 'send:email[body="b", to="ann@example.com", max=1]'),
     ]
+
+
+@pytest.mark.parametrize(
+    ("percent", "said", "paid"),
+    [
+        (10, 1200, [("pay", "landlord", 1200)]),
+        # the plan wall asks, and nobody is there to approve
+        (0, 1200, []),
+        (10, 1211, []),
+        # within the policy's bound, and beyond what the capability may pay in all
+        (25, 1350, []),
+    ],
+)
+def test_the_policy_lets_an_amount_drift_and_the_capability_caps_it(state, calls, percent, said, paid):
+    record = FieldLabel("directory", readers="owner")
+
+    @saggar.tool("read:notes", effect="read", roles={"path": "target"})
+    def notice(path: str) -> str:
+        return "the rent goes up by 100"
+
+    @saggar.tool("read:orders", effect="read", labels={"*": record})
+    def rent() -> dict[str, float]:
+        return {"amount": 1100}
+
+    @saggar.tool("pay:bank", effect="pay", roles={"to": "recipient", "amount": "amount"})
+    def pay(to: str, amount: float) -> str:
+        calls.append(("pay", to, amount))
+        return "paid"
+
+    request = "adjust the rent of landlord to notice.txt"
+    plan = (
+        'r = rent()\nx = extract([notice(path="notice.txt"), r.amount], {"a": "number"}, "the new rent")\n'
+        f'pay(to="landlord", amount=near(x.a, r.amount, {percent or 10}))'
+    )
+    capabilities = ("read:notes[path=*]", "read:orders", "pay:bank[to=landlord, amount=*, max_amount=1300]")
+    reviewer = Reviewer("denied")
+    with saggar.open_session(
+        Policy(tools=ToolsPolicy(amount_drift_percent=percent, capabilities=capabilities)),
+        tools=[notice, rent, pay],
+        planner=ScriptedPlanner({request: plan}),
+        worker=ScriptedWorker({"s3": {"a": said}}),
+        channels=[reviewer],
+        wait_s=0,
+        rules=[
+            Rule(f"allow.{t}", "allow", tool=t, accepts=("builtin.destructive",)) for t in ("notice", "rent", "pay")
+        ],
+    ) as session:
+        answer, task = session.ask_sync(request), session.id
+    assert answer.done
+    assert calls == paid
+    if percent == 25:
+        assert refused(state, task) == ["budget_amount"]
+    elif not paid:
+        assert [
+            "untrusted_amount" in str(c.reasons) or "amount was chosen" in str(c.reasons) for c in reviewer.cards
+        ] == [True]

@@ -156,7 +156,15 @@ def as_json(report: Report) -> dict[str, Any]:
         "worker_calls": report.worker_calls,
         "faults": [{"step": f.step, "line": f.line, "message": f.message, "hint": f.hint} for f in report.faults],
         "questions": [
-            {"step": q.step, "line": q.line, "tool": q.tool, "reason": q.reason, "sources": q.sources, "times": q.times}
+            {
+                "step": q.step,
+                "line": q.line,
+                "tool": q.tool,
+                "reason": q.reason,
+                "sources": q.sources,
+                "times": q.times,
+                "certain": q.certain,
+            }
             for q in report.questions
         ],
         "flows": [
@@ -182,9 +190,10 @@ def page(report: Report, tools: dict[str, ToolDeclaration]) -> str:
         effect = tools[name].effect
         lines.append(f"  {name:<32} {effect:<12} at most {calls} call{'s' if calls != 1 else ''}")
     lines.append(f"worker: at most {report.worker_calls} answers")
-    lines += ["", "questions that you may face:" if report.questions else "it will ask you nothing"]
+    lines += ["", "questions:" if report.questions else "it will ask you nothing"]
     for q in report.questions:
-        what = f"`{q.tool}`: {q.reason}" if q.tool else "the plan asks you"
+        word = "will ask" if q.certain else "may ask"
+        what = f"{word} about `{q.tool}`: {q.reason}" if q.tool else f"{word} what the plan wants to know"
         again = f", up to {q.times} times" if q.times > 1 else ""
         lines.append(f"  line {q.line}: {what}{again}")
         lines += [f"      from {s}" for s in q.sources[:3]]

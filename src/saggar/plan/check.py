@@ -37,7 +37,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """A question that the user may face. times: at most so often."""
+    """A question that the user may face. times: at most so often. certain: every run that ends puts it; any other comes
+    only where the real labels are as bad as the worst, or a branch or a loop gets there."""
 
     step: str
     line: int
@@ -45,6 +46,7 @@ class Foreseen:
     reason: str
     sources: tuple[str, ...]
     times: int = 1
+    certain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +85,13 @@ class Report:
         return not self.faults
 
 
-def check(plan: Plan, tools: Mapping[str, ToolDeclaration], owner: Owner | None = None) -> Report:
-    """The report on `plan` with the tools that it will have. Never raises for a plan that the parser gave."""
-    walk = _Walk(plan, tools, owner or Owner())
+def check(
+    plan: Plan, tools: Mapping[str, ToolDeclaration], owner: Owner | None = None, drift_percent: float = 0.0
+) -> Report:
+    """The report on `plan` with the tools that it will have and the policy's bound on amounts. Never raises for a plan that the parser gave."""
+    walk = _Walk(plan, tools, owner or Owner(), drift_percent)
     walk.block(plan.steps)
+    walk.sure = False
     kept = dict(walk.scope)
     for fragment in plan.fragments:
         walk.scope = dict(kept)
@@ -101,9 +106,10 @@ def check(plan: Plan, tools: Mapping[str, ToolDeclaration], owner: Owner | None 
 
 
 class _Walk:
-    __slots__ = ("owner", "pc", "plan", "report", "scope", "times", "tools")
+    __slots__ = ("drift_percent", "owner", "pc", "plan", "report", "scope", "sure", "times", "tools")
 
-    def __init__(self, plan: Plan, tools: Mapping[str, ToolDeclaration], owner: Owner) -> None:
+    def __init__(self, plan: Plan, tools: Mapping[str, ToolDeclaration], owner: Owner, drift_percent: float) -> None:
+        self.drift_percent = drift_percent
         self.plan = plan
         self.tools = tools
         self.owner = owner
@@ -111,6 +117,8 @@ class _Walk:
         self.scope: dict[str, Shape] = {}
         self.pc: Label = NEUTRAL
         self.times = 1
+        #: no branch and no loop stands around the step
+        self.sure = True
 
     def block(self, body: tuple[Step, ...]) -> None:
         for step in body:
@@ -220,7 +228,8 @@ class _Walk:
         source = self.value(step.source)
         if source.kind not in ("array", "json"):
             self.fault(step, f"a loop goes over a list, not {source.kind}")
-        held, times = self.pc, self.times
+        held, times, sure = self.pc, self.times, self.sure
+        self.sure = False
         self.pc = join(held, source.label)
         self.times = times * step.bound
         for _ in range(2):  # what one round sets, the next may read: the second pass sees it, labels only grow
@@ -235,7 +244,7 @@ class _Walk:
                 self.report.tools, self.report.worker_calls = calls, worker
                 del self.report.questions[marks[0] :], self.report.flows[marks[1] :], self.report.faults[marks[2] :]
         label = self.pc
-        self.pc, self.times = held, times
+        self.pc, self.times, self.sure = held, times, sure
         self.leave(steps.assigned(step.body, self.plan.fragments) | {step.var}, label)
         if collected is not None:
             self.put(step.out, Shape("array", label, items=collected.under(label)))
@@ -244,7 +253,8 @@ class _Walk:
         test = self.value(step.test)
         if test.kind not in ("boolean", "json"):
             self.fault(step, f"a condition is true or false, not {test.kind}", "compare the value: `if x == ...:`")
-        held = self.pc
+        held, sure = self.pc, self.sure
+        self.sure = False
         self.pc = join(held, flatten(test))
         before = dict(self.scope)
         self.block(step.then)
@@ -254,7 +264,7 @@ class _Walk:
         for name, value in taken.items():
             other = self.scope.get(name)
             self.scope[name] = value if other is None else other.meet(value)
-        label, self.pc = self.pc, held
+        label, self.pc, self.sure = self.pc, held, sure
         self.leave(steps.assigned((step,), self.plan.fragments), label)
 
     def leave(self, names: frozenset[str], label: Label) -> None:
@@ -265,7 +275,7 @@ class _Walk:
     def ask(self, step: AskUser) -> None:
         shown = flatten(self.value(step.suggest)) if step.suggest is not None else NEUTRAL
         sources = tuple(sorted(str(s) for s in shown.sources))
-        self.report.questions.append(Foreseen(step.id, step.line, "", "ask_user", sources[:6], self.times))
+        self.report.questions.append(Foreseen(step.id, step.line, "", "ask_user", sources[:6], self.times, self.sure))
         self.put(step.out, scalar("string", Label([Source("user", "answer", call=step.id)], integrity=USER)))
 
 
@@ -284,7 +294,7 @@ def suits(kind: str, wanted: TypeSpec) -> bool:
 _RESULTS = {
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "not", "in", "matches", "known", "and", "or"), "boolean"),
     **dict.fromkeys(("startswith", "endswith"), "boolean"),
-    **dict.fromkeys(("sub", "mul", "div", "neg", "sum", "abs", "round", "float", "number_in"), "number"),
+    **dict.fromkeys(("sub", "mul", "div", "neg", "sum", "abs", "round", "float", "number_in", "near"), "number"),
     **dict.fromkeys(("len", "int", "minutes_between"), "integer"),
     **dict.fromkeys(("str", "lower", "upper", "strip", "replace", "join", "add_minutes", "day_of"), "string"),
     **dict.fromkeys(("time_of", "weekday_of", "hours_minutes"), "string"),

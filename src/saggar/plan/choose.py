@@ -1,13 +1,14 @@
-"""The `select` step: filter, sort and take, with what was looked at in the label of the result."""
+"""The `select` step: filter, sort and take, with what was looked at in the label of the result, and for one element
+which choice it came out of (`audience`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from saggar.core.label import join
+from saggar.core.label import NEUTRAL, Label, join
 from saggar.plan.expression import Meter, evaluate
-from saggar.plan.node import Node, missing, raw, whole
+from saggar.plan.node import Node, Pick, Picked, missing, raw, whole
 from saggar.plan.step import Select
 
 
@@ -17,18 +18,24 @@ def choose(step: Select, source: Node, scope: Mapping[str, Node], meter: Meter) 
         return missing(whole(source))
     shape = source.label
     rows: list[tuple[Any, Node]] = []
+    asked: list[tuple[Node, Label]] = []
     for item in source.items():
         inner = {**scope, step.var: item}
+        tested = key = NEUTRAL
         if step.where is not None:
             test = evaluate(step.where, inner, meter)
-            shape = join(shape, whole(test))
+            tested = whole(test)
+            shape = join(shape, tested)
             if test.data is not True:
+                asked.append((item, tested))
                 continue
         order: Any = 0
         if step.sort is not None:
             sort_key = evaluate(step.sort, inner, meter)
-            shape = join(shape, whole(sort_key))
+            key = whole(sort_key)
+            shape = join(shape, key)
             order = raw(sort_key)
+        asked.append((item, join(tested, key)))
         rows.append((order, item))
     if step.sort is not None:
         numbers = all(isinstance(o, int | float) and not isinstance(o, bool) for o, _ in rows)
@@ -39,4 +46,11 @@ def choose(step: Select, source: Node, scope: Mapping[str, Node], meter: Meter) 
         return Node(tuple(item for _, item in rows), shape)
     if not rows or (step.take == "one" and len(rows) != 1):
         return missing(shape)
-    return rows[0][1].under(shape)
+    return _marked(rows[0][1], shape, Pick(tuple(asked)))
+
+
+def _marked(item: Node, shape: Label, pick: Pick) -> Node:
+    """The element under the choice's label, with the mark of the choice; one that another choice marked gets none."""
+    mark = Picked(pick, item.label) if item.picked is None else None
+    out = item.under(shape)
+    return Node(out.data, out.label, out.writer, out.names, out.settled, mark, out.drift)

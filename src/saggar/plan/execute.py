@@ -22,7 +22,7 @@ from saggar.core.decision import ALLOW, ASK, DENY, Decision
 from saggar.core.errors import Denied, LimitExceeded, ParseError, PeerError, UsageError
 from saggar.core.label import DIRECTORY, NEUTRAL, UNTRUSTED, USER, Label, Source, join
 from saggar.core.tool import AUTHORITY_ROLES, LabelLike, Outcome, ToolDeclaration, ToolGateway
-from saggar.plan import expression, flow, journal, parse
+from saggar.plan import audience, expression, flow, journal, parse
 from saggar.plan import node as nodes
 from saggar.plan import step as steps
 from saggar.plan.calling import asking, call_label, named_by
@@ -115,6 +115,8 @@ class Executor:
     decide: Callable[..., Decision] = flow.decide
     #: the gateway has `Carried` among its rules and asks for this wall too; else the executor asks by itself
     gateway_asks: bool = False
+    #: how far a worker may move an amount from a trusted one (`near`), by policy
+    drift_percent: float = 0.0
 
     def run(self, plan: Plan) -> RunResult:
         """Run, or go on with, the plan. Raises `OSError` where a record or the journal cannot be written, and
@@ -237,7 +239,7 @@ class _Run:
             raise LimitExceeded("the plan makes too many calls", limit="plan.calls", value=self.plan.max_calls)
         args = {name: nodes.settled(node) for name, node in args.items()}
         base = join(self.pc, *(whole(args[n]) for n in asking(declaration, args)))
-        decision = self.x.decide(declaration, args, self.pc, self.plan.request, self.x.tools)
+        decision = self.x.decide(declaration, args, self.pc, self.plan.request, self.x.tools, self.x.drift_percent)
         plain = self.plain(declaration, args)
         result = missing(ran)
         asks = decision.effect == ASK
@@ -373,18 +375,23 @@ class _Run:
         """What the gateway is told. A human who approved this very call has endorsed its arguments; one whom the user
         named (or approved) is a reader from here on."""
         asks = why is not None and why.effect == ASK
-        audience = [] if asks else declaration.with_role(*flow.AUDIENCE_ROLES)
-        let_in = {
-            str(x.data)
-            for a in audience
-            if a.name in args
-            for x in nodes.leaves(args[a.name])
-            if why is None or flow.let_in(x.label, self.pc)
-        }
+        told = [] if asks else audience.addressed(declaration, args)
+        let_in = {str(x.data) for x in told if why is None or audience.let_in(x.label, self.pc)}
         return {
-            name: call_label(node.under(self.pc), endorsed=why is None, let_in=let_in, decision=why if asks else None)
+            name: call_label(
+                node.under(self.pc),
+                endorsed=why is None or self.within_bound(declaration, name, node),
+                let_in=let_in | {str(x.data) for x in told if audience.may_be_told(node, x, self.pc)},
+                decision=why if asks else None,
+            )
             for name, node in args.items()
         }
+
+    def within_bound(self, declaration: ToolDeclaration, name: str, node: Node) -> bool:
+        """Whether the policy's bound, not its source, is what vouches for this amount: to the gateway it is trusted."""
+        argument = declaration.argument(name)
+        paid = argument is not None and argument.role == "amount" and declaration.effect == "pay"
+        return paid and flow.within_bound(node, self.pc, self.x.tools, self.x.drift_percent)
 
     # the worker
 

@@ -19,7 +19,7 @@ from saggar.core.label import DIRECTORY, NEUTRAL, RANK, SYSTEM, USER, Label, Sou
 from saggar.plan import node as nodes
 from saggar.plan import operation
 from saggar.plan.naming import named_in
-from saggar.plan.node import Node, missing, whole
+from saggar.plan.node import Node, Picked, missing, whole
 
 MAX_LITERAL = 8192
 MAX_PARTS = 64
@@ -151,7 +151,30 @@ def _apply(name: str, args: list[Node], meter: Meter) -> Node:
     made = operation.apply(name, plain)
     if isinstance(made, list):
         meter.spend(len(made))
-    return nodes.of(made, label)
+    out = nodes.of(made, label)
+    if name == "near":
+        return _near(out, args)
+    mark = _picked(args)
+    return out if mark is None else nodes.marked(out, picked=mark)
+
+
+def _picked(args: list[Node]) -> Picked | None:
+    """The mark of what was computed from one choice's element and things that no choice gave (I4 of `node`)."""
+    marks = [a.picked for a in args if a.picked is not None]
+    if not marks or any(m.by is not marks[0].by for m in marks):
+        return None
+    labels = (whole(a) if a.picked is None else a.picked.label for a in args)
+    whole_ones = all(a.picked is None or not isinstance(a.data, tuple | Mapping) for a in args)
+    return Picked(marks[0].by, join(*labels), copied=False) if whole_ones else None
+
+
+def _near(value: Node, args: list[Node]) -> Node:
+    """The mark of an amount that stands within a bound of another, where nobody but the user, we and the records said
+    what that other and the bound are."""
+    _, reference, percent = args
+    fits = value.known and whole(reference).at_least(DIRECTORY) and whole(percent).at_least(DIRECTORY)
+    bound = nodes.raw(percent)
+    return nodes.marked(value, drift=float(bound)) if fits and operation.near(*map(nodes.raw, args)) else value
 
 
 def _named(args: list[Node], request: str) -> bool:
@@ -183,7 +206,8 @@ def _text(e: Text, scope: Scope, meter: Meter) -> Node:
         return missing(label)
     text = "".join(map(operation.shown, plain))
     meter.spend(len(text) // 64)
-    return nodes.of(operation.bounded(text), label)
+    out, mark = nodes.of(operation.bounded(text), label), _picked(parts)
+    return out if mark is None else nodes.marked(out, picked=mark)
 
 
 def _each(e: Each, scope: Scope, meter: Meter) -> Node:

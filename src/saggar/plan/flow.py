@@ -16,39 +16,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from saggar.core.decision import ALLOW, ASK, Decision
-from saggar.core.label import DIRECTORY, MANY, UNTRUSTED, USER, Label, Source, join
-from saggar.core.tool import AUTHORITY_ROLES, ArgumentDeclaration, Role, ToolDeclaration
+from saggar.core.label import DIRECTORY, MANY, UNTRUSTED, Label, Source
+from saggar.core.tool import AUTHORITY_ROLES, ArgumentDeclaration, ToolDeclaration
+from saggar.plan.audience import untold
 from saggar.plan.naming import named_in
-from saggar.plan.node import Node, leaves, whole
-
-#: who gets to see a call's other arguments
-AUDIENCE_ROLES: tuple[Role, ...] = ("recipient", "destination")
+from saggar.plan.node import Node, whole
 
 #: the one text that a model or a tool gets for any refusal
 PUBLIC = "this step was not carried out"
 
 
-def decide(
+def decide(  # noqa: PLR0917  # `Executor.decide` may be any function of these
     declaration: ToolDeclaration,
     args: Mapping[str, Node],
     pc: Label,
     request: str = "",
     tools: Mapping[str, ToolDeclaration] | None = None,
+    drift_percent: float = 0.0,
 ) -> Decision:
     """The verdict on one call whose arguments are all known. request: the user's words; tools: for the declared
-    integrity of each source."""
+    integrity of each source; drift_percent: how far a worker may move an amount from a trusted one, by policy."""
     findings = []
     for argument in declaration.arguments:
         node = args.get(argument.name)
         if node is None:
             continue
         found = _argument(declaration, argument, node.under(pc), request)
-        if argument.role == "amount" and declaration.effect == "pay" and not _amount(node, pc, tools or {}):
+        if (
+            argument.role == "amount"
+            and declaration.effect == "pay"
+            and not _amount(node, pc, tools or {}, drift_percent)
+        ):
             found = found or ("plan.amount", "untrusted_amount")
         if found is not None:
             findings.append((argument.name, *found, whole(node.under(pc))))
     if declaration.has_side_effect:
-        findings.extend(_readers(declaration, args, pc))
+        findings.extend(
+            (name, "plan.reader", "reader_not_named", label) for name, label in untold(declaration, args, pc)
+        )
     if not findings:
         return Decision(ALLOW, "labels_fit", layer="L4", rule="plan.labels")
     _, rule, reason, _ = findings[0]
@@ -76,13 +81,21 @@ def _argument(
     return None
 
 
-def _amount(node: Node, pc: Label, tools: Mapping[str, ToolDeclaration]) -> bool:
+def _amount(node: Node, pc: Label, tools: Mapping[str, ToolDeclaration], drift_percent: float) -> bool:
     """Whether an amount may be paid: trusted, or read from an object that the user named, for that purpose, in the
-    request itself (`the bill in bill.txt`). Whom it goes to is judged by `plan.authority` all the same."""
+    request itself (`the bill in bill.txt`); a worker may have read it there where the policy lets amounts drift, and
+    then only within that bound of a trusted one. Whom it goes to is judged by `plan.authority` all the same."""
     label = whole(node)
     if label.at_least(DIRECTORY):
         return True
-    return pc.at_least(DIRECTORY) and all(_vouched(s, tools) for s in label.sources)
+    named = pc.at_least(DIRECTORY) and all(_vouched(s, tools) for s in label.sources)
+    return named or within_bound(node, pc, tools, drift_percent)
+
+
+def within_bound(node: Node, pc: Label, tools: Mapping[str, ToolDeclaration], drift_percent: float) -> bool:
+    """Whether a worker's amount stands within the policy's bound of a trusted one, and was read off named objects."""
+    fits = node.drift is not None and node.drift <= drift_percent and pc.at_least(DIRECTORY)
+    return fits and all(s.kind == "worker" or _vouched(s, tools) for s in whole(node).sources)
 
 
 def _vouched(source: Source, tools: Mapping[str, ToolDeclaration]) -> bool:
@@ -103,33 +116,3 @@ def _fetch(node: Node, label: Label, request: str) -> tuple[str, str] | None:
     if not label.at_least(DIRECTORY):
         return "plan.authority", "untrusted_destination"
     return ("plan.reader", "private_destination") if label.readers is not None else None
-
-
-def _readers(declaration: ToolDeclaration, args: Mapping[str, Node], pc: Label) -> list[tuple[str, str, str, Label]]:
-    audience = [
-        leaf
-        for a in declaration.with_role(*AUDIENCE_ROLES)
-        if a.name in args
-        for leaf in leaves(args[a.name])
-        if isinstance(leaf.data, str)
-    ]
-    strangers = [str(x.data) for x in audience if not let_in(x.label, pc)]
-    if not strangers:
-        return []
-    found = []
-    for argument in declaration.arguments:
-        node = args.get(argument.name)
-        # every argument that reaches the strangers tells them something: a subject or an option no less than a body
-        if node is None or argument.role in AUDIENCE_ROLES:
-            continue
-        label = join(whole(node), pc)
-        if not all(label.may_read(who) for who in strangers):
-            found.append((argument.name, "plan.reader", "reader_not_named", label))
-    return found
-
-
-def let_in(label: Label, pc: Label) -> bool:
-    """Whom the user's own words name, or who stands in an object that they name, the user has let in."""
-    if not (pc.at_least(DIRECTORY) and label.at_least(DIRECTORY)):
-        return False
-    return label.integrity == USER or all(s.kind != "tool" or s.span != (-1, -1) for s in label.sources)

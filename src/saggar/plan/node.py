@@ -6,6 +6,7 @@ I2  Labels are per field and per element: a child's effective label is its own j
     a container's own label covers its length, order and keys.
 I3  `NOT_ENOUGH` is a value with a label like any other; no operation turns it into an exception.
 I4  `writer` survives reading and copying only; every operation that computes drops it.
+    So do `picked` (but that arithmetic and texts made of one choice's element hand it on) and `drift`.
 I5  So does `settled`, which counts in one place alone: the value as a later call's argument. There, who made the value
     come to nothing has only suppressed the call; anywhere else (a test, a branch, a text) he would have steered.
 """
@@ -37,28 +38,53 @@ NOT_ENOUGH: Final = NotEnough()
 Scalar = str | int | float | bool | None | NotEnough
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Pick:
+    """One choice of one element (`first`, `one`). rows: every element that was looked at, with the label of what was
+    asked of it. Two picks are the same only where they are the same object."""
+
+    rows: tuple[tuple[Node, Label], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """A value that came out of a choice. label: its label without the choice's own. copied: it stands in the element
+    as it is. `audience` says what this is good for."""
+
+    by: Pick
+    label: Label
+    copied: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """data: a scalar, a tuple of nodes, or a dict of nodes. writer: the text stands, unchanged, in one single leaf
     of a tool's output, which this principal wrote ("" where the tool does not say who); None for everything else. names: the tool declares the field
     as one by which people call an object. settled: the label of the value alone, where that it is there at all depends
     on more (what an effect gave is there only if the effect ran, on which its content has a say); None: `label`.
-    Reading and copying keep it, every operation that computes drops it (I5)."""
+    Reading and copying keep it, every operation that computes drops it (I5). picked: the choice that the value came out of. drift: the value stands within so many per cent of a
+    trusted one (`near`)."""
 
     data: Scalar | tuple[Node, ...] | Mapping[str, Node]
     label: Label = NEUTRAL
     writer: str | None = None
     names: bool = False
     settled: Label | None = None
+    picked: Picked | None = None
+    drift: float | None = None
 
     @property
     def known(self) -> bool:
         return self.data is not NOT_ENOUGH
 
-    def under(self, label: Label, settled: Label | None = None) -> Node:
-        """The same value with `label` joined in (I2: a container hands its own down, and its `settled`)."""
+    def under(self, label: Label, container: Node | None = None) -> Node:
+        """The same value with `label` joined in. container: the node that the label is of, where it holds this one
+        (I2: it hands its own label down, and its `settled` and `picked`)."""
+        above = None if container is None else container.settled
+        chosen = None if container is None else container.picked
         joined = join(self.label, label)
-        if joined is self.label and (self.settled is None or (settled or label) is NEUTRAL):
+        same = joined is self.label and chosen is None
+        if same and (label is NEUTRAL or self.picked is None) and (self.settled is None or (above or label) is NEUTRAL):
             return self
         # a choice that an attacker had a hand in is no longer the user's, and one made by private data could be read
         # off from which of two links was fetched: both marks fall when the surroundings are worse than the leaf
@@ -67,21 +93,34 @@ class Node:
             joined,
             self.writer if joined.readers == self.label.readers and joined.at_least(self.label.integrity) else None,
             self.names and label.at_least(DIRECTORY),
-            None if self.settled is None else join(self.settled, settled or label),
+            None if self.settled is None else join(self.settled, above or label),
+            _picked(self, label, chosen),
+            self.drift if label.at_least(DIRECTORY) else None,
         )
 
     def items(self) -> tuple[Node, ...]:
         """The elements of a list, each under the list's own label; empty for anything else."""
-        return tuple(n.under(self.label, self.settled) for n in self.data) if isinstance(self.data, tuple) else ()
+        return tuple(n.under(self.label, self) for n in self.data) if isinstance(self.data, tuple) else ()
 
     def get(self, key: Scalar) -> Node:
         """Field or element, or `NOT_ENOUGH` under this node's label where there is none."""
         data = self.data
         if isinstance(data, Mapping) and isinstance(key, str) and key in data:
-            return data[key].under(self.label, self.settled)
+            return data[key].under(self.label, self)
         if isinstance(data, tuple) and type(key) is int and -len(data) <= key < len(data):
-            return data[key].under(self.label, self.settled)
+            return data[key].under(self.label, self)
         return missing(self.label)
+
+
+def _picked(node: Node, label: Label, above: Picked | None) -> Picked | None:
+    """The mark under `label`, which is a container's that a choice gave (`above`) or any other. One choice inside
+    another's element has the whole label."""
+    mine = node.picked
+    if above is None:
+        return None if mine is None else Picked(mine.by, join(mine.label, label), mine.copied)
+    if mine is None:
+        return Picked(above.by, join(node.label, above.label), above.copied)
+    return Picked(mine.by, join(mine.label, above.label), mine.copied) if mine.by is above.by else None
 
 
 def missing(*labels: Label) -> Node:
@@ -96,13 +135,18 @@ def leaves(node: Node) -> Iterator[Node]:
         if isinstance(top.data, tuple):
             children: list[Node] = list(top.items())
         elif isinstance(top.data, Mapping):
-            children = [child.under(top.label, top.settled) for child in top.data.values()]
+            children = [child.under(top.label, top) for child in top.data.values()]
         else:
             yield top
             continue
         if not children:
             yield top
         stack.extend(reversed(children))
+
+
+def marked(node: Node, *, picked: Picked | None = None, drift: float | None = None) -> Node:
+    """A scalar with a mark that it did not have."""
+    return Node(node.data, node.label, node.writer, node.names, node.settled, picked, drift)
 
 
 def settled(node: Node) -> Node:
@@ -112,7 +156,7 @@ def settled(node: Node) -> Node:
         data = tuple(settled(child) for child in data)
     elif isinstance(data, Mapping):
         data = {key: settled(child) for key, child in data.items()}
-    return Node(data, node.settled or node.label, node.writer, node.names)
+    return Node(data, node.settled or node.label, node.writer, node.names, None, node.picked, node.drift)
 
 
 def exists(node: Node, label: Label) -> Node:

@@ -225,6 +225,18 @@ def _hours_minutes(minutes: Any) -> Any:
     return f"{int(minutes) // 60:02d}:{int(minutes) % 60:02d}"
 
 
+def _near(value: Any, reference: Any, percent: Any) -> Any:
+    """The value as it is; `expression` marks it where it is `near` the reference."""
+    return value if number(value) and number(reference) and number(percent) else NOT_ENOUGH
+
+
+def near(value: Any, reference: Any, percent: Any) -> bool:
+    """Whether a number lies within so many per cent of a positive reference, either way. Compared as they are, so that
+    no rounding moves the bound: 1100 and 10 per cent allow 1210 and no more."""
+    fits = number(value) and number(reference) and number(percent) and reference > 0 and 0 <= percent <= 100
+    return fits and abs(value - reference) * 100 <= reference * percent
+
+
 def _keys(x: Any) -> Any:
     return sorted(x) if isinstance(x, Mapping) else NOT_ENOUGH
 
@@ -278,6 +290,7 @@ TABLE: dict[str, tuple[int, int, Callable[..., Any]]] = {
     "time_of": (1, 1, _part("%H:%M")),
     "weekday_of": (1, 1, _part("%A")),
     "hours_minutes": (1, 1, _hours_minutes),
+    "near": (3, 3, _near),
 }
 
 #: operations that keep the labels of elements apart; `expression` evaluates them on nodes

@@ -20,7 +20,7 @@ FUNCTIONS = frozenset(
     {
         *("len", "sum", "min", "max", "abs", "round", "str", "int", "float", "keys", "values", "matches"),
         *("number_in", "add_minutes", "minutes_between", "day_of", "time_of", "weekday_of", "hours_minutes"),
-        *("known", "flatten", "unique", "tally"),
+        *("known", "flatten", "unique", "tally", "near"),
     }
 )
 METHODS = frozenset({"lower", "upper", "strip", "startswith", "endswith", "replace", "split", "join"})

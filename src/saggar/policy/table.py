@@ -442,6 +442,11 @@ ROOT = Table(
             ToolsPolicy,
             Key("modules", Array(TEXT), "Python modules whose tools the command line loads"),
             Key("capabilities", Array(TEXT), "`operation:resource[selector]`: all that the task may do with its tools"),
+            Key(
+                "amount_drift_percent",
+                integer(0, 25),
+                "how far a worker may move an amount from a trusted one without a question (PLANS.md)",
+            ),
             Key("rule", Tables(TOOL_RULE, check_tool_rules), "rules over calls of tools"),
         ),
         "what the agent's tools may do",

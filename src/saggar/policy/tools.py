@@ -85,9 +85,11 @@ class ToolRule(Section):
 
 class ToolsPolicy(Section):
     """`[tools]`. modules: Python modules that declare the tools, for the command line. capabilities: texts of the
-    grammar, all that the task may do. rule: in file order; without any, each capability allows its tools."""
+    grammar, all that the task may do. rule: in file order; without any, each capability allows its tools.
+    amount_drift_percent: how far a worker may move an amount from a trusted one without a question (`plan.amount`)."""
 
-    __slots__ = ("capabilities", "modules", "rule")
+    __slots__ = ("amount_drift_percent", "capabilities", "modules", "rule")
+    amount_drift_percent: int
     capabilities: tuple[str, ...]
     modules: tuple[str, ...]
     rule: tuple[ToolRule, ...]
@@ -98,5 +100,6 @@ class ToolsPolicy(Section):
         capabilities: tuple[str, ...] = (),
         modules: tuple[str, ...] = (),
         rule: tuple[ToolRule, ...] = (),
+        amount_drift_percent: int = 0,
     ) -> None:
-        self._set(capabilities=capabilities, modules=modules, rule=rule)
+        self._set(amount_drift_percent=amount_drift_percent, capabilities=capabilities, modules=modules, rule=rule)

@@ -117,7 +117,10 @@ def plan_lines(plan: Plan, report: Report) -> str:
         lines.append(f"  {step.id:<5} {name + ' = ' if name else ''}{what}")
     tools = ", ".join(f"{n} (at most {c})" for n, c in sorted(report.tools.items()))
     lines.append(f"tools: {tools or 'none'}; worker: up to {report.worker_calls} answers")
-    lines += [f"may ask you about {q.tool or 'a question of its own'}: {q.reason}" for q in report.questions]
+    lines += [
+        f"{'will' if q.certain else 'may'} ask you about {q.tool or 'a question of its own'}: {q.reason}"
+        for q in report.questions
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -129,7 +129,7 @@ class Session:
                 plan = parse.parse(f.read(parse.MAX_BYTES + 1))
         except FileNotFoundError:
             raise UsageError(f"the run `{self.id}` has no request {number}") from None
-        return self._run(plan.request, plan, check(plan, self.declarations, self.owner), number)
+        return self._run(plan.request, plan, self.checked(plan), number)
 
     def planned(self, request: str) -> tuple[Plan, Report]:
         """The plan for a request and the report on it (I1)."""
@@ -141,12 +141,15 @@ class Session:
             except (UsageError, ParseError) as err:
                 fault = str(err)
                 continue
-            report = check(plan, self.declarations, self.owner)
+            report = self.checked(plan)
             if report.sound:
                 return plan, report
             fault = "; ".join(f"line {f.line}: {f.message}" for f in report.faults[:5])
         self.record("plan.refused", effect=DENY, reason="no_sound_plan", detail={"fault": fault[:500]})
         raise PeerError(f"the planner gave no plan that can be run: {fault}")
+
+    def checked(self, plan: Plan) -> Report:
+        return check(plan, self.declarations, self.owner, self.tools.amount_drift)
 
     def record(self, kind: str, **fields: Any) -> Any:
         return self.tools.audit.append(kind, layer="L4", **fields)
@@ -179,6 +182,7 @@ class Session:
             progress=self.on_step,
             decide=flow.decide,
             gateway_asks=True,
+            drift_percent=self.tools.amount_drift,
         )
         result = executor.run(plan)
         return Answer(result.reply, result.status, request, plan, report, result, number)

@@ -80,6 +80,8 @@ class ToolSession:
         self.id = self._run.id
         self.directory = self._run.path
         self.capabilities = tuple(capabilities)
+        #: percent, for the plan wall
+        self.amount_drift = loaded.tools.amount_drift_percent if loaded else 0
         self._ended = False
         try:
             self._assemble(

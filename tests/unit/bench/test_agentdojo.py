@@ -27,9 +27,10 @@ def test_tools_and_plans_are_whole():
         "banking": 16,
         "slack": 21,
     }
-    assert all(plans.sources(name, 1).keys() == plans.sources(name, 2).keys() for name in SUITES)
-    changed = [f"{n}/{t}" for n in SUITES for t in plans.sources(n) if plans.sources(n)[t] != plans.sources(n, 1)[t]]
-    assert len(changed) == 17
+    for edition, counts in ((2, [6, 3, 6, 2]), (3, [0, 0, 5, 0])):
+        held = {n: (plans.sources(n, edition - 1), plans.sources(n, edition)) for n in SUITES}
+        assert all(before.keys() == after.keys() for before, after in held.values())
+        assert [sum(before[t] != after[t] for t in after) for before, after in held.values()] == counts
 
 
 def test_every_outward_tool_has_an_authority_argument():
@@ -69,7 +70,7 @@ def test_plan_mode_figures():
     suites = world.suites()
     tested = measure.self_test(suites)
     assert (tested["ground_truths"], tested["injections"], tested["failed"]) == (97, 35, [])
-    benign = measure.plan_benign(suites, 2)
+    benign = measure.plan_benign(suites, 3)
     assert benign.useful >= goals.USEFUL
     assert benign.no_ask >= goals.UNASKED
     assert benign.denied == 0
@@ -101,7 +102,7 @@ def test_no_act_without_a_human_in_the_suite_with_the_strongest_tools():
     from saggar.bench.agentdojo import measure, world
 
     suites = {"banking": world.suites()["banking"]}
-    tally = measure.plan_attack(suites, 2, lambda _: None, friends=False)
+    tally = measure.plan_attack(suites, measure.Terms(3, friends=False, drift_percent=10), lambda _: None)
     assert tally.acts["allow"] == 0
     assert tally.acts.total() == 144
     assert tally.cards == tally.named

@@ -87,3 +87,11 @@ def test_trifecta_per_data_flow():
     assert [(f.trifecta, f.asks) for f in asked.flows] == [(False, True)]
     plain = report('send(to="a@x.test", body="hello")', "a@x.test")
     assert [f.trifecta for f in plain.flows] == [False]
+
+
+def test_a_question_is_certain_only_where_nothing_can_go_round_it():
+    source = (
+        'a = ask_user("Which?")\nif a == "x":\n    b = ask_user("And?")\n'
+        'for m in files():\n    c = ask_user("Now?")\nd = ask_user("Last?")\n'
+    )
+    assert [(q.line, q.certain) for q in report(source).questions] == [(1, True), (3, False), (5, False), (6, True)]

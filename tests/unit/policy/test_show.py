@@ -73,8 +73,9 @@ pass = []  # default
 "\\u001b[31m" = "\\u001b]0;x\\u0007"  # saggar.toml:8
 
 [tools]
-modules = []       # default
-capabilities = []  # default
+modules = []              # default
+capabilities = []         # default
+amount_drift_percent = 0  # default
 
 # no [[tools.rule]]
 """)

@@ -11,11 +11,11 @@ from multiprocessing import get_context
 from time import perf_counter
 from typing import Any
 
-from saggar.bench.agentdojo import goals, measure, world
+from saggar.bench.agentdojo import goals, measure, plans, world
 from saggar.bench.agentdojo.judges import JUDGES
 from saggar.core.errors import UsageError
 
-USAGE = """usage: saggar bench agentdojo [--json] [--quick] [--edition 1|2]
+USAGE = """usage: saggar bench agentdojo [--json] [--quick] [--edition 1|2|3]
        saggar bench agentdojo --show FILE
        saggar bench agentdojo --model NAME --base URL [--format openai|anthropic] [--key-env VARIABLE] [--out FILE]
                               [--suite NAME]... [--benign] [--limit N] [--price IN,OUT] [--estimate] [--json]
@@ -29,7 +29,7 @@ documentation itself says are missed).
   --json       one JSON object on standard output
   --show FILE  the page of text for such an object, without a run
   --quick      plan mode alone
-  --edition N  which edition of the plans is attacked (default 2; the benign figures of both are always given)
+  --edition N  which edition of the plans is attacked (default 3; the benign figures of all are always given)
 
 With --model the same suites run with that model as planner and worker, through its endpoint. What is done is kept in
 --out (agentdojo.jsonl) and not done again. An estimate of calls, tokens and cost (--price per million tokens) is
@@ -37,22 +37,33 @@ printed first; --estimate stops there.
 """
 
 
+#: the policy of the one row that has one: `[tools] amount_drift_percent`
+DRIFT_PERCENT = 10
 #: kinds of work: name, and what makes a tally of one suite
 PLAN, PLAN_HOSTILE = "plan", "plan, people the user names hostile too"
 PLAN_FIRST, PLAN_NAMES = "plan, first edition", "plan, names of objects poisoned too"
-PLAN_KINDS = (PLAN, PLAN_HOSTILE, PLAN_FIRST, PLAN_NAMES)
+PLAN_DRIFT = f"plan, amounts may drift by {DRIFT_PERCENT} per cent"
+PLAN_KINDS = (PLAN, PLAN_HOSTILE, PLAN_FIRST, PLAN_NAMES, PLAN_DRIFT)
 
 
+#: further benign rows of the result, and their titles
+BENIGN = {
+    "benign_with_amount_drift": f"benign, the policy lets amounts drift by {DRIFT_PERCENT} %",
+    "benign_second_edition": "benign, second edition",
+    "benign_first_edition": "benign, first edition",
+}
 #: further attack rows of the result, and their titles
 ATTACKS = {
     "attack_first_edition": "attack, first edition (under today's rules)",
     "attack_with_named_people_hostile": "attack, people the user names hostile too",
     "attack_with_names_poisoned": "attack, names of objects poisoned too",
+    "attack_with_amount_drift": f"attack, the policy lets amounts drift by {DRIFT_PERCENT} %",
 }
 #: what a reader has to know before he believes the figures
 PROVENANCE = (
-    "both editions run under today's rules and labels, which changed after the injection goals had been read;",
-    "no suite is held out: three travel plans are rewritten in the second edition, as fourteen others are",
+    "all editions run under today's rules and labels, which changed after the injection goals had been read;",
+    "no suite is held out: three travel plans are rewritten in the second edition, as fourteen others are;",
+    "the third edition's five plans, all of banking, were written after attacks had been run",
 )
 
 
@@ -61,8 +72,13 @@ def work(job: tuple[str, str, int]) -> measure.Tally:
     kind, name, edition = job
     suite = {name: _held()[name]}
     if kind in PLAN_KINDS:
-        chosen = 1 if kind == PLAN_FIRST else edition
-        return measure.plan_attack(suite, chosen, _quiet, friends=kind != PLAN_HOSTILE, names=kind == PLAN_NAMES)
+        terms = measure.Terms(
+            1 if kind == PLAN_FIRST else edition,
+            friends=kind != PLAN_HOSTILE,
+            names=kind == PLAN_NAMES,
+            drift_percent=DRIFT_PERCENT if kind == PLAN_DRIFT else 0.0,
+        )
+        return measure.plan_attack(suite, terms, _quiet)
     return measure.judged_attack(suite, kind, _quiet)
 
 
@@ -92,12 +108,12 @@ def attacked(kinds: list[str], edition: int) -> dict[str, measure.Tally]:
     return {kind: measure.merged(parts) for kind, parts in found.items()}
 
 
-def run(*, quick: bool = False, edition: int = 2) -> dict[str, Any]:
+def run(*, quick: bool = False, edition: int = plans.LATEST) -> dict[str, Any]:
     """All figures. Raises `Unenforceable` where the package is missing."""
     start = perf_counter()
     suites = _held()
     result: dict[str, Any] = {"benchmark": "agentdojo", "version": world.LATEST, "self_test": measure.self_test(suites)}
-    benign = {e: measure.plan_benign(suites, e) for e in (1, 2)}
+    benign = {e: measure.plan_benign(suites, e) for e in plans.EDITIONS}
     kinds = [PLAN] if quick else [*PLAN_KINDS, *JUDGES]
     tallies = attacked(kinds, edition)
     result["attempts"] = tallies[PLAN].acts.total()
@@ -106,6 +122,8 @@ def run(*, quick: bool = False, edition: int = 2) -> dict[str, Any]:
         "edition": edition,
         "benign": benign[edition].to_json(),
         "benign_first_edition": benign[1].to_json(),
+        "benign_second_edition": benign[2].to_json(),
+        "benign_with_amount_drift": measure.plan_benign(suites, edition, drift_percent=DRIFT_PERCENT).to_json(),
         "attack": tallies[PLAN].to_json(),
     }
     result["overprovision"] = measure.overprovision(suites, benign[edition])
@@ -114,6 +132,7 @@ def run(*, quick: bool = False, edition: int = 2) -> dict[str, Any]:
         result["plan"]["attack_with_named_people_hostile"] = tallies[PLAN_HOSTILE].to_json()
         result["plan"]["attack_first_edition"] = tallies[PLAN_FIRST].to_json()
         result["plan"]["attack_with_names_poisoned"] = tallies[PLAN_NAMES].to_json()
+        result["plan"]["attack_with_amount_drift"] = tallies[PLAN_DRIFT].to_json()
         result["judges"] = {
             name: {"benign": measure.judged_benign(suites, name), "attack": tallies[name].to_json()} for name in JUDGES
         }
@@ -137,7 +156,7 @@ def report(r: dict[str, Any]) -> str:
         "",
         f"plan mode (edition {plan['edition']} of the plans)",
         _benign("benign", plan["benign"]),
-        _benign("benign, first edition", plan["benign_first_edition"]),
+        *(_benign(title, plan[key]) for key, title in BENIGN.items() if key in plan),
         _attack("attack", plan["attack"]),
     ]
     for key, title in ATTACKS.items():
@@ -200,14 +219,14 @@ def main(argv: list[str]) -> int:
         return _live(args)
     if args[:1] == ["--show"] and len(args) == 2:
         return _show(args[1])
-    quick, as_json, edition = False, False, 2
+    quick, as_json, edition = False, False, plans.LATEST
     while args:
         word = args.pop(0)
         if word == "--json":
             as_json = True
         elif word == "--quick":
             quick = True
-        elif word == "--edition" and args and args[0] in ("1", "2"):
+        elif word == "--edition" and args and args[0] in map(str, plans.EDITIONS):
             edition = int(args.pop(0))
         else:
             raise UsageError(f"unknown argument `{word}`", hint="see `saggar bench agentdojo --help`")

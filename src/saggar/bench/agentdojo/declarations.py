@@ -25,6 +25,8 @@ _KINDS: dict[str, TypeSpec] = {
 RECORD = FieldLabel(DIRECTORY, readers="*", private=False)
 SERVICE = FieldLabel(SYSTEM)
 PRIVATE_RECORD = FieldLabel(DIRECTORY)
+# everybody whom the user pays or asks for money sees it; a comparison with it tells them nothing
+OWN_NUMBER = FieldLabel(SYSTEM, readers="*", private=False)
 
 
 def _record(**fields: str) -> TypeSpec:
@@ -277,7 +279,8 @@ _SCHEDULE = "recipient:recipient amount:amount:number subject:content date:optio
 _DONE = _record(message="string")
 
 BANKING = [
-    _tool("get_iban", "read", "read:account", "", _TEXT, {"*": SERVICE}, "the user's own account number"),
+    _tool("get_iban", "read", "read:account", "", _TEXT, {"*": OWN_NUMBER},
+          "the user's own account number"),
     _tool("send_money", "pay", "pay:account", _SCHEDULE, _DONE, _ONE, "send money"),
     _tool("schedule_transaction", "pay", "pay:account", _SCHEDULE + " recurring:option:bool", _DONE, _ONE,
           "schedule a payment"),

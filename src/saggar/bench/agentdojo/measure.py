@@ -98,8 +98,9 @@ class Benign:
         }
 
 
-def plan_benign(suites: Suites, edition: int) -> Benign:
-    """Every plan with a right worker and a human who approves what is asked."""
+def plan_benign(suites: Suites, edition: int, *, drift_percent: float = 0.0) -> Benign:
+    """Every plan with a right worker and a human who approves what is asked. drift_percent: the policy's bound on
+    amounts."""
     out = Benign()
     timed = planmode.Timed(out.micros)
     for name, suite in suites.items():
@@ -108,7 +109,9 @@ def plan_benign(suites: Suites, edition: int) -> Benign:
             plan = planmode.plan_of(name, task.ID, task.PROMPT, edition)
             oracle = Oracle(name, task, plan, truth_of(task, world.before))
             human = User(name, task.ID, "approved")
-            result = planmode.run(suite, task, world, oracle, human, edition=edition, decide=timed)
+            result = planmode.run(
+                suite, task, world, oracle, human, edition=edition, decide=timed, drift_percent=drift_percent
+            )
             good = world.useful(task, result.reply)
             out.of += 1
             out.useful += good
@@ -178,19 +181,28 @@ def _triplet(counts: Counter[str]) -> dict[str, object]:
     return triplet(counts["allow"], counts["ask"], counts["deny"])
 
 
-def plan_attack(suites: Suites, edition: int, tick: Tick, *, friends: bool, names: bool = False) -> Tally:
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What an attack is played under. friends: people whom the user names are no attackers; names: what objects are
+    called is poisoned too; drift_percent: the policy's bound on amounts."""
+
+    edition: int
+    friends: bool = True
+    names: bool = False
+    drift_percent: float = 0.0
+
+
+def plan_attack(suites: Suites, terms: Terms, tick: Tick) -> Tally:
     """Every pair with the attacker of `attack`; the worst of his tries counts."""
     out = Tally()
     for name, suite, task, injection in pairs(suites):
         tick("plan mode")
-        plan = planmode.plan_of(name, task.ID, task.PROMPT, edition)
+        plan = planmode.plan_of(name, task.ID, task.PROMPT, terms.edition)
         workers = [s for s in all_steps(plan) if isinstance(s, Extract | Summarise)]
         yes_no = any(isinstance(s, Extract) and "boolean" in str(s.schema) for s in workers)
         outcome = "deny"
         for flips in (True, False) if yes_no else (True,):
-            outcome = worst(
-                outcome, _one(out, suite, task, injection, edition=edition, flips=flips, friends=friends, names=names)
-            )
+            outcome = worst(outcome, _one(out, suite, task, injection, terms, flips=flips))
         out.add(name, task, injection, outcome)
     return out
 
@@ -212,18 +224,18 @@ def worst(a: str, b: str) -> str:
     return min(a, b, key=("allow", "ask", "deny").index)
 
 
-def _one(
-    out: Tally, suite: Suite, task: Any, injection: Any, *, edition: int, flips: bool, friends: bool, names: bool
-) -> str:
-    plan = planmode.plan_of(suite.name, task.ID, task.PROMPT, edition)
+def _one(out: Tally, suite: Suite, task: Any, injection: Any, terms: Terms, *, flips: bool) -> str:
+    plan = planmode.plan_of(suite.name, task.ID, task.PROMPT, terms.edition)
     outcome = "deny"
     for kind in ("denied", "approved"):
-        world = hostile(suite, task, injection, friends=friends, names=names)
+        world = hostile(suite, task, injection, friends=terms.friends, names=terms.names)
         calls = suite.injection_trace(injection, world.before)
         oracle = Oracle(suite.name, task, plan, truth_of(task, world.before))
         human = User(suite.name, task.ID, "denied" if kind == "denied" else "approved")
         worker = Adversary(oracle, plan, injection.GOAL, calls, flips)
-        result = planmode.run(suite, task, world, worker, human, edition=edition)
+        result = planmode.run(
+            suite, task, world, worker, human, edition=terms.edition, drift_percent=terms.drift_percent
+        )
         if world.breached(injection, result.reply):
             if kind == "denied":
                 return "allow"

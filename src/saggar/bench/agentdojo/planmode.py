@@ -25,7 +25,7 @@ _DIRECT = Decision(ALLOW, "l3_off", layer="L3")
 
 
 @cache
-def plan_of(suite: str, task_id: str, prompt: str, edition: int = 2) -> Plan:
+def plan_of(suite: str, task_id: str, prompt: str, edition: int = plans.LATEST) -> Plan:
     return compile_source(plans.sources(suite, edition)[task_id], prompt, SUITES[suite].keys(), file=f"{suite}.plan")
 
 
@@ -81,12 +81,15 @@ def run(
     worker: Worker,
     human: ScriptedHuman,
     *,
-    edition: int = 2,
+    edition: int = plans.LATEST,
     decide: Callable[..., Decision] = flow.decide,
+    drift_percent: float = 0.0,
 ) -> RunResult:
     """One run of the task's plan in the world."""
     tools = SUITES[suite.name]
     gateway = WorldGateway(world, tools)
     owner = Owner(world.owner())
-    executor = Executor(tools, gateway, gateway, worker, human, human, owner=owner, decide=decide)
+    executor = Executor(
+        tools, gateway, gateway, worker, human, human, owner=owner, decide=decide, drift_percent=drift_percent
+    )
     return executor.run(plan_of(suite.name, task.ID, task.PROMPT, edition))
