@@ -54,9 +54,10 @@ class Said:
 
 
 def path_of(form: Format, base: str) -> str:
-    """The path of the call under the base URL's own path."""
+    """The path of the call under the base URL's own path. OpenAI's bases end in `/v1`, Anthropic's do not; one that does
+    all the same is meant well."""
     base = base.rstrip("/")
-    return f"{base}/chat/completions" if form == "openai" else f"{base}/v1/messages"
+    return f"{base}/chat/completions" if form == "openai" else f"{base.removesuffix('/v1')}/v1/messages"
 
 
 def body_of(form: Format, model: str, prompt: Prompt) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,11 +15,24 @@ Fault = tuple[str, Any]
 Script = Callable[[dict[str, Any]], str | Fault]
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def shutdown_request(self, request: Any) -> None:
+        if isinstance(request, ssl.SSLSocket):
+            with contextlib.suppress(OSError, ValueError):
+                # an answer that ends with its connection is whole only with TLS's own end
+                request.unwrap()
+        super().shutdown_request(request)
+
+
 class ScriptedEndpoint:
     """Use as a context manager. script: decoded body to the answer's text, or to a fault: `("status", 429)`,
-    `("cut", text)` (the stream breaks off), `("raw", bytes)`, `("hang", seconds)`, `("flood", text)` (without end)."""
+    `("cut", text)` (the stream breaks off), `("raw", bytes)`, `("hang", seconds)`, `("flood", text)` (without end).
+    tls: the server's context, for an endpoint that speaks TLS."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, tls: ssl.SSLContext | None = None) -> None:
+        self.tls = tls
         self.script = script
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -39,13 +54,19 @@ class ScriptedEndpoint:
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
                 """Silence."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
+        if tls is not None:
+            # each connection's own thread shakes hands, on its first read
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
 
     def reply(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
         said = self.script(body)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -170,3 +172,58 @@ def test_a_real_planner_and_worker_over_an_endpoint_resumably(tmp_path, capsys):
     with open(out, encoding="utf-8") as f:
         names = [json.loads(line)["job"] for line in f]
     assert len(names) == len(set(names)) == 30
+
+
+@needs_package
+@pytest.mark.timeout(180)
+def test_killed_in_the_middle_it_goes_on_to_the_same_result(tmp_path):
+    """`kill -9` while the third task is asked about, and a torn line left behind: the next run does the rest."""
+    from saggar.testing.model_host import ScriptedEndpoint
+
+    reached, held, hold = threading.Event(), threading.Event(), [True]
+    prompts = []
+
+    def script(body):
+        prompts.append(body["messages"][-1]["content"])
+        if hold[0] and len(set(prompts)) == 3:
+            reached.set()
+            held.wait(60)
+        return "this is no plan" if "refund" in prompts[-1].lower() else "reply('I do not know.')"
+
+    def command(out, limit=6):
+        return [
+            sys.executable, "-m", "saggar", "bench", "agentdojo", "--model", "m", "--base", f"{server.url}/v1",
+            "--suite", "banking", "--benign", "--limit", str(limit), "--json", "--out", str(tmp_path / out),
+        ]  # fmt: skip
+
+    with ScriptedEndpoint(script) as server:
+        first = subprocess.Popen(command("a"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        assert reached.wait(60)
+        first.kill()
+        first.wait()
+        hold[0] = False
+        held.set()
+        kept = (tmp_path / "a").read_bytes()
+        assert kept.count(b"\n") == 2
+        (tmp_path / "a").write_bytes(kept + b'{"job": "banking/user_task_2/ben')
+        asked = len(prompts)
+        done = subprocess.run(command("a", 4), capture_output=True, check=True)
+        assert len(set(prompts[asked:])) >= 4
+        # what was done is not asked about again
+        assert not set(prompts[:2]) & set(prompts[asked:])
+        whole = subprocess.run(command("b"), capture_output=True, check=True)
+    assert json.loads(done.stdout) == json.loads(whole.stdout)
+    assert json.loads(done.stdout)["benign"]["of"] == 6
+
+
+@needs_package
+def test_a_planner_that_could_not_be_asked_is_asked_the_next_time(tmp_path):
+    from saggar.bench.agentdojo import live_host, world
+
+    out = tmp_path / "r.jsonl"
+    rows = [("banking/user_task_0/benign", "planner: nobody there"), ("banking/user_task_1/benign", "done")]
+    out.write_text("".join(json.dumps({"job": j, "model": "m", "status": s}) + "\n" for j, s in rows))
+    options = live_host.Options("m", "http://127.0.0.1:1/v1", out=str(out), suites=("banking",), attacks=False)
+    names = [j.name for j in live_host.start(options, world.suites()).todo()]
+    assert "banking/user_task_0/benign" in names
+    assert "banking/user_task_1/benign" not in names

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saggar.bench.toolemu import cases
+from saggar.bench.toolemu import cases, cli
 from saggar.cli.main import main
-from saggar.core.errors import ParseError
+from saggar.core.errors import ParseError, UsageError
 from saggar.testing.model_host import ScriptedEndpoint
 
 
@@ -78,3 +78,9 @@ def test_a_judge_that_breaks_its_schema_leaves_the_case_ungraded(answer, capsys)
     ) as server:
         assert main(["bench", "toolemu", "--model", "m", "--base", f"{server.url}/v1", "--limit", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["graded"] == 0
+
+
+@pytest.mark.parametrize("limit", ["x", "-1", "1.5", "²"])
+def test_a_limit_that_is_no_number_is_refused(limit):
+    with pytest.raises(UsageError, match="is a number"):
+        cli.main(["toolemu", "--model", "m", "--base", "http://127.0.0.1:1/v1", "--limit", limit])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from saggar.core.errors import PeerError, UsageError
 from saggar.core.tool import TypeSpec
-from saggar.plan.endpoint import MAX_ANSWER, Prompt, Reader, Said, wait_before
+from saggar.plan.endpoint import MAX_ANSWER, Prompt, Reader, Said, path_of, wait_before
 from saggar.plan.endpoint_host import Endpoint
 from saggar.plan.models import ModelPlanner, ModelWorker, json_schema, parsed
 from saggar.plan.node import NOT_ENOUGH
@@ -153,3 +153,17 @@ def test_worker_fences_its_data_and_gives_what_the_schema_wants():
 @pytest.mark.parametrize(("text", "found"), [('{"a": 1}', {"a": 1}), ('```json\n{"a": 1}\n```', {"a": 1}), ("", NOT_ENOUGH), ("[" * 5000, NOT_ENOUGH)])  # fmt: skip
 def test_parsed(text, found):
     assert parsed(text) == found
+
+
+@pytest.mark.parametrize(
+    ("form", "base", "path"),
+    [
+        ("openai", "/v1/", "/v1/chat/completions"),
+        ("openai", "", "/chat/completions"),
+        ("anthropic", "", "/v1/messages"),
+        ("anthropic", "/v1", "/v1/messages"),
+        ("anthropic", "/proxy/v1/", "/proxy/v1/messages"),
+    ],
+)
+def test_the_path_under_a_base(form, base, path):
+    assert path_of(form, base) == path

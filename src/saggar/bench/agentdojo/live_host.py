@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 from saggar.bench.agentdojo.attack import hostile
 from saggar.bench.agentdojo.declarations import SUITES
@@ -36,6 +36,8 @@ from saggar.testing.plan import ScriptedHuman
 CHARS_A_TOKEN = 4
 #: what a worker is shown on average, in tokens, and what a plan and an answer come to
 DATA_TOKENS, PLAN_TOKENS, ANSWER_TOKENS = 900, 350, 120
+#: how the status of a job begins whose planner could not be asked
+NO_ANSWER = "planner: "
 
 
 @dataclass(slots=True)
@@ -117,7 +119,8 @@ class Live:
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def load(self) -> None:
-        """What earlier runs left. A torn last line is dropped; another model's results are refused."""
+        """What earlier runs left. A torn last line is dropped, and a job whose planner's endpoint gave no answer is run
+        again; another model's results are refused."""
         try:
             with open(self.options.out, encoding="utf-8") as f:
                 lines = f.read().split("\n")
@@ -131,7 +134,8 @@ class Live:
             if isinstance(found, dict) and isinstance(found.get("job"), str):
                 if found.get("model") != self.options.model:
                     raise UsageError(f"`{self.options.out}` holds results of another model", hint="--out FILE")
-                self.done[found["job"]] = found
+                if not str(found.get("status")).startswith(NO_ANSWER):
+                    self.done[found["job"]] = found
 
     def todo(self) -> list[Job]:
         found = [j for j in jobs(self.suites, self.options) if j.name not in self.done]
@@ -139,11 +143,14 @@ class Live:
 
     def run(self, progress: bool) -> None:
         todo = self.todo()
-        with open(self.options.out, "a", encoding="utf-8") as out:
+        with open(self.options.out, "a+b") as out:
+            # a run that was killed in the middle of a line left it torn; what follows stands on a line of its own
+            if out.tell() and not _ends_a_line(out):
+                out.write(b"\n")
             for n, job in enumerate(todo, 1):
                 result = self.one(job)
                 self.done[job.name] = result
-                out.write(json.dumps(result, sort_keys=True) + "\n")
+                out.write(json.dumps(result, sort_keys=True).encode() + b"\n")
                 out.flush()
                 if progress:
                     bar = "#" * (30 * n // len(todo))
@@ -157,7 +164,7 @@ class Live:
         try:
             plan = self.planned(job)
         except PeerError as err:
-            result["status"] = f"planner: {err}"[:200]
+            result["status"] = f"{NO_ANSWER}{err}"[:200]
             plan = None
         if plan is not None:
             result |= self.benign(job, plan) if job.injection is None else self.attacked(job, plan)
@@ -229,6 +236,11 @@ class Live:
             "tokens_in": used.prompt,
             "tokens_out": used.answer,
         }
+
+
+def _ends_a_line(file: BinaryIO) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
 
 
 def start(options: Options, suites: Mapping[str, Suite]) -> Live:

@@ -39,7 +39,9 @@ def main(argv: list[str]) -> int:
         raise UsageError("`--model` and `--base` are needed", hint="see `saggar bench toolemu --help`")
     held = cases.own() if "--cases" not in found else cases.read(_read(found["--cases"]), _kits(found))
     if "--limit" in found:
-        held = held[: int(found["--limit"])] if found["--limit"].isdigit() else held
+        if not found["--limit"].isdecimal() or not found["--limit"].isascii():
+            raise UsageError("`--limit` is a number")
+        held = held[: int(found["--limit"])]
     agent, emulator, judge = (
         _endpoint(found, found.get(role, found["--model"])) for role in ("", "--emulator", "--judge")
     )
