@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -30,6 +34,10 @@ def send_email(to: str, body: str) -> str:
 
 def script(body):
     system, user = body["messages"][0]["content"], body["messages"][1]["content"]
+    if "hang" in user:
+        return ("hang", 60)
+    if "bad" in user:
+        return "import os"
     if not system.startswith("You write a plan"):
         return '{"to": "eve@evil.test"}' if "response_format" in body else "\x1b[31mTwo mails, https://evil.test/"
     if "obey" in user:
@@ -85,3 +93,75 @@ def test_obeying_the_mail_waits_for_the_user(talk, tmp_path):
     assert "may ask you about send_email: untrusted_authority" in done.stdout
     assert "it waits for you at step s3" in done.stdout
     assert not (tmp_path / "sent").exists()
+
+
+class Terminal:
+    """A chat on a terminal of its own: what is typed, and what stands there until some words appear."""
+
+    def __init__(self, tmp_path, server):
+        (tmp_path / "my_tools.py").write_text(TOOLS)
+        command = [sys.executable, "-m", "saggar", "chat", "--tools", "my_tools", "--model", "m", "--base"]
+        command += [f"{server.url}/v1", "--allow", "read:inbox", "--allow", "send:email[to=*, body=*]"]
+        environment = {
+            "PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}/src", "SAGGAR_STATE_DIR": str(tmp_path / "state"),
+            "HOME": str(tmp_path), "TERM": "dumb",
+        }  # fmt: skip
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.chdir(tmp_path)
+            os.execve(sys.executable, command, environment)
+
+    def read(self, words, seconds=30):
+        seen, end = "", time.monotonic() + seconds
+        while words not in seen:
+            assert time.monotonic() < end, seen
+            if select.select([self.fd], [], [], 0.2)[0]:
+                try:
+                    seen += os.read(self.fd, 65536).decode(errors="replace")
+                except OSError:  # the other end is closed
+                    assert words in seen, seen
+        return seen
+
+    def type(self, text, words):
+        os.write(self.fd, text.encode())
+        return self.read(words)
+
+    def end(self):
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            found, status = os.waitpid(self.pid, os.WNOHANG)
+            if found:
+                os.close(self.fd)
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.05)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self.fd)
+        return None
+
+
+def test_ctrl_c_and_wrong_input_at_a_terminal(tmp_path):
+    """It ends what is going on, never starts it, and only twice at an empty prompt the chat."""
+    with ScriptedEndpoint(script) as server:
+        there = Terminal(tmp_path, server)
+        there.read("> ")
+        assert "/quit ends" in there.type("/nonsense\n", "\r\n> ")
+        assert "nothing was asked yet" in there.type("/trace\n", "\r\n> ")
+        assert "Ctrl-C once more" in there.type("half a req\x03", "\r\n> ")
+        assert "`Import` is not part of a plan" in there.type("bad\n", "\r\n> ")
+        # no answer to `start? [Y/n]` is no yes
+        there.type("obey\n", "start?")
+        assert "stopped" in there.type("\x03", "\r\n> ")
+        os.write(there.fd, b"hang\n")
+        while not any("hang" in str(b) for b in server.bodies):
+            time.sleep(0.02)
+        assert "stopped" in there.type("\x03", "\r\n> ")
+        there.type("obey\n", "start?")
+        there.type("y\n", "approve?")
+        assert "stopped" in there.type("\x03", "\r\n> ")
+        assert not (tmp_path / "sent").exists()
+        there.type("sum up\n", "start?")
+        assert "Two mails" in there.type("\n", "\r\n> ")
+        there.type("\x03", "\r\n> ")
+        os.write(there.fd, b"\x03")
+        assert there.end() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import select
 import sys
 from typing import Any
 
@@ -40,6 +41,10 @@ def _run(args: argparse.Namespace) -> int:
     for file in filter(None, (args.policy, args.model_policy)):
         refuse_inside(file, os.getcwd(), named=True)
     chat = Chat(sys.stdout, _line, assume=args.yes)
+    if not args.model_policy:
+        sys.stderr.write(
+            "saggar: the models are called from this process; --model-policy FILE gives each answer a cell\n"
+        )
     planner, worker = _model(args, args.model), _model(args, args.worker_model or args.model)
     with open_session(
         args.policy,
@@ -72,12 +77,20 @@ def _model(args: argparse.Namespace, name: str) -> Any:
         if not key:
             raise UsageError(f"the environment has no `{args.key_env}`")
         headers = {"x-api-key": key} if args.format == "anthropic" else {"Authorization": f"Bearer {key}"}
-    sys.stderr.write("saggar: the models are called from this process; --model-policy FILE gives each answer a cell\n")
     return Endpoint(args.format, args.base, name, headers=headers)
 
 
 def _line(prompt: str) -> str | None:
-    try:
-        return input(prompt)
-    except EOFError:
-        return None
+    if not sys.stdin.isatty():
+        try:
+            return input(prompt)
+        except EOFError:
+            return None
+    # `input` misses a Ctrl-C that comes between its prompt and its read, and then waits for a line
+    sys.stdout.write(prompt)
+    sys.stdout.flush()
+    while not select.select([sys.stdin], [], [], 0.25)[0]:
+        pass
+    # a terminal gives one line a read
+    data = os.read(sys.stdin.fileno(), 1 << 16)
+    return data.decode(sys.stdin.encoding or "utf-8", "replace").removesuffix("\n") if data else None

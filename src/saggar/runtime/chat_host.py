@@ -30,9 +30,9 @@ class Chat:
     last: Answer | None = None
 
     def loop(self, session: Session) -> int:
-        """Runs until the end of input. Exit code 0."""
+        """Runs until the end of input, or two Ctrl-C in a row at the prompt. Exit code 0."""
         self.say(HELP)
-        while (line := self.read("> ")) is not None:
+        while (line := self.prompt()) is not None:
             request = line.strip()
             if request in ("/quit", "/exit"):
                 break
@@ -42,11 +42,24 @@ class Chat:
                 self.request(session, request)
         return 0
 
+    def prompt(self) -> str | None:
+        """The next line; None at the end."""
+        for hint in ("\n(Ctrl-C once more, or /quit, ends)\n", "\n"):
+            try:
+                return self.read("> ")
+            except KeyboardInterrupt:
+                self.say(hint)
+        return None
+
     def request(self, session: Session, request: str) -> None:
         try:
             self.last = session.ask_sync(request)
         except SaggarError as err:
             self.say(f"not done: {err}\n")
+            return
+        except KeyboardInterrupt:
+            # a call that was cut off is on record as begun, and is not tried again; the session goes on
+            self.say("\nstopped; what was done stays done, `saggar plan trace` shows it\n")
             return
         self.answer(self.last)
 
