@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+from fnmatch import fnmatchcase
 from urllib.parse import quote
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from saggar.core.errors import ParseError
+from saggar.egress.glob import LIMIT_STARS, PathPattern
 from saggar.egress.headers import DROP, PASS, classify
 from saggar.egress.path import canonical, canonical_path
 from saggar.egress.placeholder import Canary, CanaryStream
@@ -95,3 +97,23 @@ def test_placeholder_i3_found_across_cuts(placeholder, lead, around, step, which
 @given(st.text("abcdefghijklmnopqrstuvwxyz-_", min_size=1, max_size=40).map(str.encode))
 def test_headers_twins_are_treated_alike(name):
     assert classify(name.replace(b"_", b"-")) == classify(name.replace(b"-", b"_")) or classify(name) in (DROP, PASS)
+
+
+SEGMENT = st.text(alphabet="ab*", min_size=1, max_size=5).filter(lambda s: "**" not in s) | st.just("**")
+
+
+@given(st.lists(SEGMENT, min_size=1, max_size=6), st.lists(st.text(alphabet="abc", max_size=4), min_size=1, max_size=8))
+def test_a_path_pattern_means_what_the_slow_reading_says(pattern, path):
+    """Against all ways to cut the path, tried one by one."""
+    if "".join(pattern).count("*") > LIMIT_STARS:
+        return
+
+    def slow(parts, segments):
+        if not parts:
+            return not segments
+        if parts[0] == "**":
+            return any(slow(parts[1:], segments[i:]) for i in range(len(segments) + 1))
+        return bool(segments) and fnmatchcase(segments[0], parts[0]) and slow(parts[1:], segments[1:])
+
+    text = "/" + "/".join(pattern)
+    assert PathPattern.parse(text).matches("/" + "/".join(path)) == slow(pattern, path)

@@ -3,7 +3,8 @@
 I1  A target has exactly one canonical form; `canonical(canonical(x)) == canonical(x)`.
 I2  The bytes that a rule matched are the bytes that go upstream.
 I3  Whatever two servers might read differently (segments that climb, encoded dots, empty segments, `;` parameters, encoded separators,
-    double encoding, backslashes, fragments, non-ASCII, control bytes) has no canonical form: `ParseError`.
+    double encoding, backslashes, fragments, non-ASCII, control bytes, overlong or broken UTF-8, characters that a server
+    which normalises would take for a separator or a dot segment) has no canonical form: `ParseError`.
 
 RFC 3986 sections 3.3, 3.4, 6.2.2; RFC 9112 section 3.2. Time is linear in the target.
 """
@@ -11,8 +12,10 @@ RFC 3986 sections 3.3, 3.4, 6.2.2; RFC 9112 section 3.2. Time is linear in the t
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
+from urllib.parse import unquote_to_bytes
 
 from saggar.core.errors import ParseError
 
@@ -30,6 +33,9 @@ _QUERY_PLAIN = re.compile(rb"[A-Za-z0-9\-._~!$&'()*+,=:@/?;]*")
 _RAW_IN_QUERY = re.compile(rb"[\[\]{}|^`\"<>]")
 _ESCAPE = re.compile(rb"%(..?)?", re.DOTALL)
 _HEX2 = re.compile(rb"[0-9A-Fa-f]{2}")
+_HIGH = re.compile(rb"%[89A-F]")
+# what decoders that forgive read as ASCII or NUL: lead bytes of overlong forms (RFC 3629, section 3)
+_OVERLONG = re.compile(rb"%(?:C[01]|E0%[89]|F0%8|F8|FC)")
 
 # octets that must not hide behind an escape in a path, and the reason that the log gives
 _HIDDEN = {
@@ -106,6 +112,20 @@ def _why_not(path: bytes) -> ParseError:
     return _refuse("a byte in the path that must be percent-encoded", "path_bad_byte")
 
 
+def _check_text(path: bytes) -> None:
+    """Escapes beyond ASCII, in canonical spelling: strict UTF-8, and nothing that folds to a separator or a dot segment."""
+    if not _HIGH.search(path):
+        return
+    try:
+        text = unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        raise _refuse("the path's escapes are not UTF-8", "path_not_utf8") from None
+    # NFKC makes `/` of U+FF0F, `..` of U+2025: a server that normalises after routing would see another path
+    folded = unicodedata.normalize("NFKC", text)
+    if folded.count("/") != text.count("/") or "\\" in folded or any(s in (".", "..") for s in folded.split("/")[1:]):
+        raise _refuse("a character in the path that folds to a separator or a dot", "path_lookalike")
+
+
 def _check_segments(path: bytes, *, keep_slash: bool) -> None:
     segments = path.split(b"/")[1:]
     if keep_slash and b"%2F" in path:
@@ -130,6 +150,7 @@ def canonical_path(path: bytes, *, keep_slash: bool = False) -> bytes:
         raise _why_not(path)
     if b"%" in path:
         path = _ESCAPE.sub(lambda m: _escape_in_path(m, keep_slash=keep_slash), path)
+        _check_text(path)
     if not _PATH_PLAIN.fullmatch(path):
         if b"/." in path:
             # `.` alone says nothing and apt's flat repositories send it (RFC 3986 section 5.2.4); `..` could climb
@@ -149,6 +170,8 @@ def canonical_query(query: bytes) -> bytes:
         raise _refuse("a byte in the query that must be percent-encoded", "query_bad_byte")
     if b"%" in query:
         query = _ESCAPE.sub(_escape_in_query, query)
+        if _OVERLONG.search(query):
+            raise _refuse("an overlong form of UTF-8 in the query", "query_not_utf8")
     return _RAW_IN_QUERY.sub(lambda m: b"%%%02X" % m.group()[0], query)
 
 

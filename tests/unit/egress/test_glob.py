@@ -94,3 +94,37 @@ def test_hostile_pattern_and_subject_stay_linear():
         assert not values.matches("a" * 16000)
         assert not PathPattern.parse("/**/a/**/a/**/a/**/b").matches("/a" * 8000)
     assert time.process_time() - started < 2.0
+
+
+#: pattern and a subject of 16 KiB that makes every run try everywhere and fail at its last piece
+HOSTILE = {
+    "a long run of segments": ("/**/" + "a/" * 58 + "b/**/c", "/a" * 8000 + "/c"),
+    "a run of stars": ("/**/" + "*a/" * 12 + "b/**/c", "/a" * 8000 + "/c"),
+    "stars inside segments": ("/**/" + "*a*a*/" * 4 + "b/**/c", "/aa" * 5000 + "/c"),
+    "many runs": ("/**/a/a/a/a/a/b/**/a/a/a/a/a/a/b/**/c", "/a" * 8000 + "/c"),
+    "runs of one": ("/**/*/**/*/**/*/**/b/**/c", "/a" * 8000 + "/c"),
+    "a long segment": ("/" + "a*" * 15 + "b*", "/" + "a" * 16000),
+    "a needle that nearly fits": ("/*" + "a" * 900 + "b*", "/" + "a" * 16000),
+    "a needle that fits but for its middle": ("/*" + "a" * 450 + "b" + "a" * 450 + "*", "/" + ("a" * 449 + "b") * 35),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_twice_the_subject_takes_twice_the_time(case):
+    text, subject = HOSTILE[case]
+    pattern = PathPattern.parse(text)
+    tail = "/c" if subject.endswith("/c") else ""
+    half = subject[: len(subject) // 2].rpartition("/")[0] + tail if tail else subject[: len(subject) // 2]
+
+    def cost(path):
+        best = 9.0
+        for _ in range(5):
+            started = time.process_time()
+            assert not pattern.matches(path)
+            best = min(best, time.process_time() - started)
+        return best
+
+    whole = cost(subject)
+    assert whole < 0.5
+    # quadratic would be 4; below a millisecond the clock says nothing
+    assert whole < 0.001 or whole < 3.2 * cost(half)

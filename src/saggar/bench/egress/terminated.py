@@ -48,6 +48,10 @@ def _paths() -> list[Attack]:
         b"/v1/a%3bb": "path_parameters", b"/v1/a%00b": "path_control", b"/v1/a%0d%0aX:%20y": "path_control",
         b"/v1/a%23b": "path_fragment", b"/v1/a%3fb": "path_encoded_query", b"/v1/%zz": "path_bad_escape", b"/v1/%": "path_bad_escape",
         b"/v1/%u002e": "path_bad_escape", b"/v1/x?a=%0d%0a": "query_control", b"/v1/x?a=%00": "query_control", b"/v1/x?a=%zz": "query_bad_escape",
+        b"/v1/%c0%ae%c0%ae/admin": "path_not_utf8", b"/v1/a%c0%afb": "path_not_utf8", b"/v1/%e0%80%ae./x": "path_not_utf8", b"/v1/%ff": "path_not_utf8",
+        b"/v1/%ef%bc%8e%ef%bc%8e/admin": "path_lookalike", b"/v1/%e2%80%a5/admin": "path_lookalike", b"/v1/a%ef%bc%8fb": "path_lookalike",
+        b"/v1/..;/admin": "path_parameters", b"/v1/..%5cadmin": "path_backslash", b"/v1/a%25%32%66b": "path_double_encoding",
+        b"/v1/x?%c0%e1dmin=1": "query_not_utf8",
     }  # fmt: skip
     found = [Attack(f"path {p.decode()}", "39", API, request(p), 400, why) for p, why in bad.items()]
     closed = [
