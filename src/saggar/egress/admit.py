@@ -23,6 +23,7 @@ from saggar.core.errors import ParseError
 from saggar.egress import sigv4
 from saggar.egress.headers import DROP, PASS, SECRET, classify, credential_in_query, looks_like_key
 from saggar.egress.path import Target, canonical
+from saggar.egress.remedies import remedy
 from saggar.egress.rules import NEVER, Request
 
 if TYPE_CHECKING:
@@ -62,21 +63,6 @@ def status_of(reason: str) -> int:
     return 400 if reason.startswith(_BAD_REQUEST) else 403
 
 
-#: what a reader inside can do about it
-_REMEDY = {
-    "no_rule_matches": "ask the operator for a rule that covers this method and path",
-    "method_not_allowed": "ask the operator for a rule that covers this method",
-    "placeholder_missing": "send the key found in the environment, unchanged",
-    "foreign_credential": "only this task's own credential may be used here; the broker adds it",
-    "canary": "the key in the environment works only on its own host",
-    "upgrade_refused": "the operator can set `websocket = true` for this host",
-    "credential_unavailable": "the operator's secret store did not answer; try again later",
-    "approval_unattended": "the operator can start the run with `--ask hold`, and answer with `saggar egress approve`",
-    "approval_timeout": "the operator can answer with `saggar egress approve` while the request waits",
-    "approval_denied": "do not send it again",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Refused:
     """decision: deny, with what may be shown and what is logged. alert: somebody tried to misuse a credential."""
@@ -114,8 +100,7 @@ def refuse(
     detail: dict[str, Any] | None = None,
 ) -> Refused:
     """public: what is wrong, without the destination; the remedy is added. detail: for the audit log alone."""
-    remedy = _REMEDY.get(reason, "")
-    text = f"{destination}: {public}" + (f"; {remedy}" if remedy else "")
+    text = f"{destination}: {public}; {remedy(reason, destination)}"
     facts = {"host": destination.host, "port": destination.port, "scheme": destination.scheme, **(detail or {})}
     decision = Decision(DENY, reason, layer="L2", rule=rule, public=text, detail=facts)
     return Refused(decision, status_of(reason), alert)

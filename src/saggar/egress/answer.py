@@ -83,9 +83,13 @@ def write_interim(head: ResponseHead, request: RequestHead) -> bytes:
     return b"HTTP/1.1 %d %s\r\n%s\r\n" % (head.status, b"Processing" if head.status == 102 else b"Early Hints", links)
 
 
-def refusal_page(status: int, reason: str, public: str, *, extra: str = "", head_only: bool = False) -> bytes:
-    """The whole answer that says no, and why; the connection ends with it. extra: further header lines."""
-    body = f"saggar: {public} ({reason})\n".encode("ascii", "replace")
+def refusal_page(
+    status: int, reason: str, public: str, *, rule: str = "", extra: str = "", head_only: bool = False
+) -> bytes:
+    """The whole answer that says no, and why; the connection ends with it. rule: whose terms they are. extra: further
+    header lines."""
+    named = f" [rule `{rule}`]" if rule else ""
+    body = f"saggar: {public}{named} ({reason})\n".encode("ascii", "replace")
     text = (
         f"HTTP/1.1 {status} {PHRASES.get(status, 'Refused')}\r\nContent-Type: text/plain; charset=us-ascii\r\n"
         f"Content-Length: {len(body)}\r\nX-Saggar-Reason: {reason}\r\n{extra}Connection: close\r\n\r\n"

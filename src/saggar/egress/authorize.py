@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from saggar.core.decision import ALLOW, DENY, Decision
 from saggar.core.errors import InvariantBroken
+from saggar.egress.remedies import explain
 
 if TYPE_CHECKING:
     from saggar.egress.destination import Destination
@@ -52,25 +53,6 @@ def _detail(destination: Destination) -> dict[str, object]:
     return {"host": destination.host, "port": destination.port, "scheme": destination.scheme}
 
 
-#: what a reader inside can do about it; hosts and ports are filled in only from a canonical destination
-_TEXTS = {
-    "host_not_listed": "{where} is not in this task's allowlist; the operator can run `saggar allow {where}`",
-    "port_not_listed": "{where} is not in this task's allowlist (other ports of the host are); "
-    "the operator can run `saggar allow {where}`",
-    "metadata_name": "metadata services are never reachable",
-    "ip_literal": "addresses are not reachable, only names in this task's allowlist",
-    "bad_host_name": "the host name is malformed",
-    "bad_port": "the port is malformed",
-    "name_mismatch": "the request names another host than the connection is for",
-    "address_refused": "{where} resolves to an address that is never dialled",
-    "resolve_failed": "{where} does not resolve",
-    "unreachable": "{where} could not be reached",
-    "too_many_connections": "this task has too many open connections",
-    "revoked": "{where} is no longer in this task's allowlist",
-}
-
-
 def public_text(reason: str, destination: Destination | None = None) -> str:
     """One line for the program inside: what was refused and what mends it; never an address, a path or a secret."""
-    text = _TEXTS.get(reason, "the request was refused")
-    return text.format(where=destination if destination is not None else "this host")
+    return explain(reason, destination)

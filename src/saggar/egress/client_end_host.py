@@ -181,7 +181,12 @@ class ClientEnd(End):
             head_only = decision.detail.get("method") == "HEAD"
             self.say_and_linger(
                 refusal_page(
-                    status or refused.status, decision.reason, decision.public, extra=extra, head_only=head_only
+                    status or refused.status,
+                    decision.reason,
+                    decision.public,
+                    rule=decision.rule or self.authorized.rule.id,
+                    extra=extra,
+                    head_only=head_only,
                 )
             )
 

@@ -427,10 +427,11 @@ _PHRASES = {
 }
 
 
-def refusal(reason: str, public: str, *, head_only: bool = False) -> bytes:
-    """The whole response that tells a client why; the connection ends with it."""
+def refusal(reason: str, public: str, *, rule: str = "", head_only: bool = False) -> bytes:
+    """The whole response that tells a client why; the connection ends with it. rule: the one that decided, if any."""
     status = STATUS.get(reason, 403)
-    body = f"saggar: {public} ({reason})\n".encode()
+    named = f" [rule `{rule}`]" if rule else ""
+    body = f"saggar: {public}{named} ({reason})\n".encode("ascii", "replace")
     head = (
         f"HTTP/1.1 {status} {_PHRASES[status]}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
         f"X-Saggar-Reason: {reason}\r\nConnection: close\r\n\r\n"

@@ -21,6 +21,7 @@ from saggar.egress.destination import Destination
 from saggar.egress.dial_host import DialError
 from saggar.egress.http_body import LAST_CHUNK, ChunkedReader, CloseReader, LengthReader, chunk
 from saggar.egress.http_head import NO_BODY, Body, RequestHead, ResponseHead
+from saggar.egress.remedies import remedy
 from saggar.egress.wire_host import Wire, is_ended, is_gone, reset, say_and_close
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ class HttpRelay:
         over = self._over_budget(result)
         if over is not None:
             decision = connection.cell.over_budget(over, result)
-            return self._refuse(decision, head_only=request.method == "HEAD", public=over.public)
+            text = f"{result.destination}: {over.public}; {remedy(over.reason)}"
+            return self._refuse(decision, head_only=request.method == "HEAD", public=text)
         path = request.target.partition(b"?")[0][:512].decode()
         if not connection.record_allowed(result, method=request.method, path=path):
             raise _Cut
@@ -203,7 +205,9 @@ class HttpRelay:
     def _refuse(self, decision: Decision, *, head_only: bool = False, public: str = "") -> bool:
         self._connection.record_refused(decision)
         public = public or decision.public or public_text(decision.reason)
-        say_and_close(self._client.sock, http_head.refusal(decision.reason, public, head_only=head_only))
+        say_and_close(
+            self._client.sock, http_head.refusal(decision.reason, public, rule=decision.rule, head_only=head_only)
+        )
         return False
 
     # -- upstream --------------------------------------------------------------------------------------------------

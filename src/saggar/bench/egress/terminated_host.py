@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from saggar.bench.egress.attack import AWS_ID, AWS_SECRET, GIT_SECRET, HOSTS, SECRET, TERMS
 from saggar.bench.egress.row import Row
 from saggar.bench.egress.terminated import CONTROLS
+from saggar.egress.remedies import remedy
 from saggar.policy.model import EgressPolicy, EgressRule, Policy, WorkspacePolicy
 from saggar.testing.upstream import TestPki, Upstream, respond_hello
 
@@ -141,6 +142,8 @@ class TerminatedBench:
             row.verdict, row.evidence = "breach", breach
         elif not reply.startswith(b"HTTP/1.1 %d " % attack.status):
             row.evidence = f"wanted {attack.status}, got {end} {reply[:60]!r}"
+        elif untold := _untold(attack, reply):
+            row.evidence = f"the page does not name {untold}: {reply[-200:]!r}"
         elif attack.reason not in reasons:
             row.evidence = f"wanted the reason {attack.reason}, the log has {row.reason or 'none'}"
         else:
@@ -178,6 +181,16 @@ class TerminatedBench:
             if any(reason in (r["reason"], r["rule"]) for r in found) or time.monotonic() > deadline:
                 return found
             time.sleep(0.01)
+
+
+def _untold(attack: Attack, reply: bytes) -> str:
+    """What a page of ours leaves out: host, rule or remedy. Empty where nothing, or where it is the upstream's page."""
+    head, _, body = reply.partition(b"\r\n\r\n")
+    if b"\r\nX-Saggar-Reason: " not in head or not body:
+        return ""
+    reason = head.partition(b"\r\nX-Saggar-Reason: ")[2].partition(b"\r\n")[0].decode()
+    wanted = {"host": attack.host, "rule": "[rule `", "remedy": remedy(reason), "reason": f"({reason})"}
+    return next((name for name, text in wanted.items() if text.encode() not in body), "")
 
 
 def _leaked(data: bytes) -> bool:
