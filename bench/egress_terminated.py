@@ -146,6 +146,9 @@ class Port:
         )
         return True
 
+    def commit(self):
+        return True
+
     def refused(self, decision, via):
         print("refused", decision.reason, decision.detail, file=sys.stderr)
         return True

@@ -6,9 +6,11 @@ I2  Writers exclude each other with `flock`; the chain has one order whatever th
 I3  What a killed writer left is kept: a torn last line gets its newline and a record that names its digest.
 I4  A log that was unlinked, or whose last record was tampered with, takes no more records.
 I5  What a sandbox makes us write never fills the file system: once `ROOM` is all that is left, only ends are recorded.
+I6  A deferred record stands before every record appended after it; until a `commit` or `append` has returned it is not
+    written, and one that could not be written stays deferred: the next of them tries it again, or raises.
 
-An append is four system calls (flock, fstat, write, flock) while nobody else has written: the tail is remembered and
-valid as long as the size is what we left. Not fsynced: the log survives the death of every process, not of the power.
+An append is four system calls (flock, fstat, write, flock) while nobody else has written, however many deferred records
+go with it: the tail is remembered and valid as long as the size is what we left. Not fsynced: the log survives the death of every process, not of the power.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ class AuditLog:
     """
 
     __slots__ = (
+        "_deferred",
         "_fd",
         "_hash",
         "_looked",
@@ -77,6 +80,7 @@ class AuditLog:
         self._seq, self._hash = -1, GENESIS
         self._size = -1
         self._looked = 0
+        self._deferred: list[dict[str, Any]] = []
 
     def append(
         self,
@@ -97,7 +101,31 @@ class AuditLog:
             flock(fd, LOCK_EX)
             try:
                 self._catch_up()
+                if self._deferred:
+                    self._write_deferred()
                 return self._write(kind, layer=layer, effect=effect, reason=reason, rule=rule, detail=detail or {})
+            finally:
+                flock(fd, LOCK_UN)
+
+    def defer(
+        self, kind: str, *, layer: str, effect: str = "", reason: str = "", rule: str = "", detail: dict[str, Any]
+    ) -> None:
+        """Keep one record, with this moment's time, for the next `commit`: what it tells of must not happen before that."""
+        words = {"kind": kind, "layer": layer, "effect": effect, "reason": reason, "rule": rule}
+        self._deferred.append({**words, "detail": detail, "time": self._now()})
+
+    def commit(self) -> None:
+        """Write the deferred records, in order, with one `write`. Raises `OSError` (I1, I4, I6)."""
+        if not self._deferred:
+            return
+        if self._pid != os.getpid():
+            self._open()  # a parent's records are the parent's to write
+        fd = self._fd
+        with self._mutex:
+            flock(fd, LOCK_EX)
+            try:
+                self._catch_up()
+                self._write_deferred()
             finally:
                 flock(fd, LOCK_UN)
 
@@ -183,6 +211,21 @@ class AuditLog:
         self._seq, self._hash = seq, hash_
         self._size = size
         return seq, hash_
+
+    def _write_deferred(self) -> None:
+        records = self._deferred
+        if self._size - self._looked > STEP:
+            self._look_for_room()
+        seq, hash_ = self._seq, self._hash
+        lines: list[bytes] = []
+        for record in records:
+            seq += 1
+            line, hash_ = build(seq=seq, task=self.task, prev=hash_, **record)
+            lines.append(line)
+        size = self._put(b"".join(lines))
+        self._seq, self._hash = seq, hash_
+        self._size = size
+        del records[: len(lines)]
 
     def _look_for_room(self) -> None:
         space = os.fstatvfs(self._fd)

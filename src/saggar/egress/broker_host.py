@@ -26,6 +26,7 @@ from saggar.audit.sink_host import AuditLog
 from saggar.core.errors import SaggarError
 from saggar.egress.budget import Limits
 from saggar.egress.cell_host import Cell
+from saggar.egress.heap_host import keep_heap
 from saggar.policy.model import EgressRule
 
 if TYPE_CHECKING:
@@ -294,6 +295,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     arguments = list(sys.argv[1:] if argv is None else argv)
     harden(parent_death="--pdeathsig" in arguments[1:])
+    keep_heap()
     control = socket.socket(fileno=int(arguments[0]))
     control.set_inheritable(False)
     uvloop.run(_serve(control))

@@ -228,6 +228,29 @@ class Cell:
         self.usage.add_allowed(destination)
         return True
 
+    def allowed_soon(self, decision: Decision, destination: Destination, **detail: object) -> bool:
+        """The same for an effect that waits for `commit`: many records of one round are written together."""
+        if self.closed:
+            return False
+        self.audit.defer(
+            "egress.decision",
+            layer="L2",
+            effect=decision.effect,
+            reason=decision.reason,
+            rule=decision.rule,
+            detail={**decision.detail, **detail},
+        )
+        self.usage.add_allowed(destination)
+        return True
+
+    def commit(self) -> bool:
+        """Write what `allowed_soon` was told; False where it could not be, and then nothing may follow (I1)."""
+        try:
+            self.audit.commit()
+        except OSError as e:
+            self.fatal(f"audit_failed: {e.strerror}")
+        return not self.closed
+
     def refused(
         self,
         decision: Decision,

@@ -60,7 +60,7 @@ class ClientEnd(End):
     )
 
     def __init__(self, owner: Termination, sock: socket.socket, authorized: AuthorizedRequest, terms: Terms) -> None:
-        super().__init__(owner.loop, sock)
+        super().__init__(owner.loop, sock, owner.turn)
         self.owner = owner
         self.authorized = authorized
         self.terms = terms
@@ -122,6 +122,10 @@ class ClientEnd(End):
         self.state = HEAD
         self.deadline = self.loop.time() + HEAD_S
 
+    def stalled(self) -> None:
+        if self.upstream is not None:
+            self.upstream.pause()
+
     # the end
 
     def cut(self) -> None:
@@ -131,6 +135,7 @@ class ClientEnd(End):
 
     def depart(self) -> None:
         """End in order."""
+        self.settle()
         self.close()
         self.release()
 
@@ -217,8 +222,15 @@ class ClientEnd(End):
         return False
 
     def record(self, decision: Decision) -> bool:
-        """Record what is about to happen, or let nothing more pass."""
+        """Record what is about to happen, before anything is sent that was written from here on; or let nothing more pass."""
         if self.owner.port.record(decision, self.authorized.destination, self.via):
+            return True
+        self.cut()
+        return False
+
+    def written(self) -> bool:
+        """What was recorded is in the log, or this connection was cut: asked before an effect that is no `write`."""
+        if self.owner.turn.commit():
             return True
         self.cut()
         return False

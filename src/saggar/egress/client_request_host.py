@@ -86,7 +86,7 @@ class Requests(Uploads):
         self._retried = False
         self._told = False
         self._waits = False
-        self._sent_up = False
+        self._kept = []
         self._token_head: ResponseHead | None = None
         self._tokens: list[bytes] | None = None
         self.responding = False
@@ -324,6 +324,8 @@ class Requests(Uploads):
             upstream.begin(self.exchange(), admitted.method)
             self.on_upstream_ready()
             return
+        if not self.written():
+            return
         self.state = HOLD
         self.deadline = self.loop.time() + ANSWER_S
         self.task = self.loop.create_task(self._dial(admitted, key))
@@ -341,7 +343,7 @@ class Requests(Uploads):
             # refused in the meantime
             sock.close()
             return
-        upstream = Upstream(self.loop, sock, key)
+        upstream = Upstream(self.loop, sock, self.owner.turn, key)
         self.upstream = upstream
         upstream.begin(self.exchange(), admitted.method)
         secure = destination.scheme == "https"

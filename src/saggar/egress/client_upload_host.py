@@ -45,10 +45,10 @@ class Uploads(Holding):
         "_done_up",
         "_first",
         "_head",
+        "_kept",
         "_limit",
         "_out",
         "_reader",
-        "_sent_up",
         "_waits",
     )
 
@@ -63,8 +63,8 @@ class Uploads(Holding):
     _body_count: int
     _limit: int | None
     _done_up: bool
-    #: something of the request was written to the upstream's connection
-    _sent_up: bool
+    #: what was written to the upstream's connection while nothing of the request had been sent: it waits for the round's end
+    _kept: list[bytes]
     #: the client asked whether it may send, and was not told yet
     _waits: bool
 
@@ -77,7 +77,7 @@ class Uploads(Holding):
         if upstream is not None and out:
             upstream.write(out[0] if len(out) == 1 else b"".join(out))
             if self.upstream is upstream:
-                self._sent_up = True
+                self._kept = [] if upstream.sent else self._kept + out
                 self._out = []
 
     def may_repeat(self, upstream: Upstream) -> bool:
@@ -90,15 +90,15 @@ class Uploads(Holding):
         head = self._head
         if head is None or upstream.fresh or upstream.responded:
             return False
-        if upstream.unsent and not self._sent_up:
+        if not upstream.sent:
+            self._out, self._kept = self._kept + self._out, []
             return True
         if self._done_up:
             # without a body, or with one that was collected, `_out` still holds all of it
             return bool(self._out) and head.method in IDEMPOTENT
         if self._body_count or self._admitted is None:
             return False
-        self._out = [self._first]
-        self._sent_up = False
+        self._out, self._kept = [self._first], []
         return True
 
     def go_on(self) -> None:
@@ -172,6 +172,9 @@ class Uploads(Holding):
         """A fact of the request in work, for the record."""
         detail = {**self.admitted, **facts}
         return Decision(ALLOW, reason, layer="L2", rule=self.authorized.rule.id, detail=detail)
+
+    def on_upstream_stalled(self) -> None:
+        self.pause()
 
     def _passes(self, piece: bytes) -> bool:
         """Whether a piece of body may go on; else the upload was stopped."""

@@ -1,9 +1,10 @@
 """One end of a terminated connection: a raw socket, with or without TLS, and back-pressure.
 
 I1  At most what one `recv` brought and one encryption made of it is buffered; who writes to an end with `pending` bytes
-    stops reading from its own side until `drained`.
+    (it hears `stalled`) stops reading from its own side until `drained`.
 I2  Data reaches `data` only after the handshake; a failed handshake or a broken record ends the end.
 I3  `lost` or `ended` is called once; after `close` nothing is called.
+I4  Bytes leave through the cell's `Turn` alone: after the records of the round in which they were written.
 
 TLS runs over memory BIOs in this class and not in uvloop's transport: a first flight that was peeked at is simply read
 here, reading can be stopped before the handshake, and what goes out with one `send` is decided here.
@@ -19,6 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
 
+    from saggar.egress.turn_host import Turn
+
 #: one for the process: callbacks never overlap, and data is copied out before the next `recv`
 _BUFFER = memoryview(bytearray(256 * 1024))
 _RECORD = 16 * 1024
@@ -27,11 +30,15 @@ _RECORD = 16 * 1024
 class End:
     """Subclasses say what happens: `ready`, `data`, `drained`, `ended` (orderly), `lost` (not)."""
 
-    __slots__ = ("_fd", "_incoming", "_outgoing", "_reading", "_recv_into", "_send", "_tls", "_writing", "clean", "closed", "eof", "loop", "open",
-                 "pending", "sock", "unsent")  # fmt: skip
+    __slots__ = ("_fd", "_incoming", "_outgoing", "_plain", "_reading", "_recv_into", "_send", "_speaking", "_tls", "_turn", "_writing",
+                 "clean", "closed", "eof", "loop", "open", "pending", "sent", "sock")  # fmt: skip
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, turn: Turn) -> None:
         self.loop = loop
+        self._turn = turn
+        #: something waits for the end of this round: in `_outgoing` with TLS, in `_plain` without
+        self._speaking = False
+        self._plain: list[bytes] = []
         self.sock = sock
         self._fd = sock.fileno()
         self._recv_into = sock.recv_into
@@ -42,8 +49,8 @@ class End:
         self._reading = False
         self._writing = False
         self.pending = b""
-        #: the last write failed before the kernel took a byte of it
-        self.unsent = False
+        #: the kernel took some of what was written (since whoever asks set it to False)
+        self.sent = False
         self.open = False
         self.closed = False
         self.eof = False
@@ -72,6 +79,9 @@ class End:
 
     def data(self, data: bytes) -> None:
         raise NotImplementedError
+
+    def stalled(self) -> None:
+        """The kernel did not take all: there are `pending` bytes."""
 
     def drained(self) -> None:
         """`pending` is empty again."""
@@ -127,14 +137,15 @@ class End:
         try:
             self._tls.do_handshake()  # type: ignore[union-attr]  # only called with TLS
         except ssl.SSLWantReadError:
-            self._flush()
+            self._speak()
             return False
         except (ssl.SSLError, ValueError) as e:
             # the alert that says why
-            self._flush()
+            self.settle()
             self._fail(e)
             return False
-        self._flush()
+        if self._outgoing.pending:  # type: ignore[union-attr]  # set together with `_tls`
+            self._speak()
         self.open = True
         self.ready()
         return not self.closed
@@ -157,8 +168,8 @@ class End:
         except ssl.SSLError as e:
             self._fail(e)
             return
-        if self._outgoing.pending:  # type: ignore[union-attr]  # a key update, or a ticket
-            self._flush()
+        if self._outgoing.pending:  # type: ignore[union-attr]  # a key update
+            self._speak()
         if pieces:
             self.data(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if ended and not self.closed:
@@ -182,23 +193,43 @@ class End:
     # writing
 
     def write(self, data: bytes) -> None:
-        """Send, or keep what the kernel does not take at once in `pending`."""
+        """Send at the end of this round; what the kernel then does not take at once is kept in `pending`."""
         if self.closed:
             return
-        if self._tls is not None:
+        if self._tls is None:
+            self._plain.append(data)
+        else:
             try:
                 self._tls.write(data)
             except ssl.SSLError as e:
                 self._fail(e)
                 return
-            data = self._outgoing.read()  # type: ignore[union-attr]  # set together with `_tls`
-        self._push(data)
+        if not self._speaking:
+            self._speaking = True
+            self._turn.add(self)
 
-    def _flush(self) -> None:
-        if self._outgoing is not None and self._outgoing.pending:
-            self._push(self._outgoing.read())
+    def _speak(self) -> None:
+        if not self._speaking:
+            self._speaking = True
+            self._turn.add(self)
 
-    def _push(self, data: bytes) -> None:
+    def settle(self) -> None:
+        """Send now what waits for the end of this round, after the records that wait."""
+        if (self._speaking or (self._outgoing is not None and self._outgoing.pending)) and self._turn.commit():
+            self.send_now()
+
+    def send_now(self) -> None:
+        """The round is over, its records are written."""
+        self._speaking = False
+        if self.closed:
+            return
+        if self._outgoing is not None:
+            data = self._outgoing.read()
+        else:
+            data = b"".join(self._plain)
+            self._plain.clear()
+        if not data:
+            return
         if self.pending:
             self.pending += data
             return
@@ -207,13 +238,17 @@ class End:
         except BlockingIOError:
             sent = 0
         except OSError as e:
-            self.unsent = True
             self._fail(e)
             return
+        self.sent = self.sent or sent > 0
         if sent < len(data):
             self.pending = data[sent:]
             self._writing = True
             self.loop.add_writer(self._fd, self._on_writable)
+            try:
+                self.stalled()
+            except Exception as e:  # noqa: BLE001  # as in `_on_readable`
+                self._fail(e)
 
     def _on_writable(self) -> None:
         try:
@@ -223,13 +258,14 @@ class End:
         except OSError as e:
             self._fail(e)
             return
+        self.sent = True
         self.pending = self.pending[sent:]
         if not self.pending:
             self._writing = False
             self.loop.remove_writer(self._fd)
             try:
                 self.drained()
-            except Exception as e:  # noqa: BLE001  # as above
+            except Exception as e:  # noqa: BLE001  # as in `_on_readable`
                 self._fail(e)
 
     def finish(self) -> None:
@@ -239,7 +275,7 @@ class End:
         if self._tls is not None and self.open:
             with suppress(ssl.SSLError):
                 self._tls.unwrap()
-            self._flush()
+        self.settle()
         if not self.closed and not self.pending:
             with suppress(OSError):
                 self.sock.shutdown(socket.SHUT_WR)
@@ -265,6 +301,7 @@ class End:
             self._writing = False
             self.loop.remove_writer(self._fd)
         self.pending = b""
+        self._plain.clear()
         self.sock.close()
 
     def abort(self) -> None:
@@ -273,3 +310,7 @@ class End:
             with suppress(OSError):
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
             self.close()
+
+    def cut(self) -> None:
+        """End at once, with all that hangs on it: the record of what it was to say could not be written."""
+        self.abort()

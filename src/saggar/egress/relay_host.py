@@ -131,6 +131,7 @@ class Relay:
 
     def on_upstream_end(self) -> None:
         """Half-close."""
+        self._client.settle()
         if not self._client.pending:
             self._client.finish()
         if self._client.eof:
@@ -139,6 +140,9 @@ class Relay:
     def on_upstream_lost(self, reason: str, detail: str) -> None:
         del reason, detail
         self._client.depart()
+
+    def on_upstream_stalled(self) -> None:
+        self._client.pause()
 
     def on_upstream_drained(self) -> None:
         self._client.resume()

@@ -18,6 +18,7 @@ from saggar.egress.client_host import Client
 from saggar.egress.placeholder import Canary
 from saggar.egress.redact import Secrets
 from saggar.egress.terms import Terms
+from saggar.egress.turn_host import Turn
 from saggar.egress.upstream_host import Pool, client_context
 
 if TYPE_CHECKING:
@@ -42,11 +43,15 @@ if TYPE_CHECKING:
         dialer: Dialer
 
         def record(self, decision: Decision, destination: Destination, via: str) -> bool:
-            """Write the audit record of what is about to happen; False: it could not be, and nothing may pass."""
+            """The audit record of what is about to happen: written by the next `commit`. False: nothing may pass."""
+            ...
+
+        def commit(self) -> bool:
+            """Write what was recorded; False: it could not be, and nothing may pass."""
             ...
 
         def refused(self, decision: Decision, via: str) -> bool:
-            """Record a refusal, count it and tell the supervisor; False as above."""
+            """Write a refusal, count it and tell the supervisor; False as above."""
             ...
 
         def moved(self, destination: Destination, up: int, down: int) -> None:
@@ -83,6 +88,7 @@ class Termination:
         #: placeholder to (token, id of the rule whose endpoint issued it)
         self.issued: dict[str, tuple[str, str]] = {}
         self.budget = Budget(limits or Limits(), loop.time())
+        self.turn = Turn(loop, port.commit)
         self.pool = Pool(loop)
         self.clients: set[ClientEnd] = set()
         #: what a person approved for the rest of the task

@@ -52,11 +52,14 @@ class BrokerPort:
         self.budget = cell.budget
 
     def record(self, decision: Decision, destination: Destination, via: str) -> bool:
-        """Write what is about to happen; False: it must not."""
+        """What is about to happen, for the next `commit`; False: it must not."""
         if decision.effect != ALLOW:
             self._cell.note("egress.ask", reason=decision.reason, rule=decision.rule, via=via, **decision.detail)
             return not self._cell.closed
-        return self._cell.allowed(decision, destination, via=via)
+        return self._cell.allowed_soon(decision, destination, via=via)
+
+    def commit(self) -> bool:
+        return self._cell.commit()
 
     def refused(self, decision: Decision, via: str) -> bool:
         self._cell.refused(decision, via=via)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from saggar.egress.http_head import ResponseHead
+    from saggar.egress.turn_host import Turn
 
     class Exchange(Protocol):
         """Whom an upstream answers to."""
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         def on_switched(self, data: bytes) -> None: ...
         def on_upstream_end(self) -> None: ...
         def on_upstream_lost(self, reason: str, detail: str) -> None: ...
+        def on_upstream_stalled(self) -> None: ...
         def on_upstream_drained(self) -> None: ...
 
 
@@ -62,8 +64,8 @@ class Upstream(End):
         "trailers",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, key: Key) -> None:
-        super().__init__(loop, sock)
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, turn: Turn, key: Key) -> None:
+        super().__init__(loop, sock, turn)
         self.key = key
         self.exchange: Exchange | None = None
         self.fresh = True
@@ -81,6 +83,7 @@ class Upstream(End):
     def begin(self, exchange: Exchange, method: str) -> None:
         """The answer to a request of `method` goes to `exchange`."""
         self.exchange = exchange
+        self.sent = False
         self.responded = False
         self.trailers = []
         self._interim = 0
@@ -168,6 +171,10 @@ class Upstream(End):
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.on_upstream_lost(reason, detail)
+
+    def stalled(self) -> None:
+        if self.exchange is not None:
+            self.exchange.on_upstream_stalled()
 
     def drained(self) -> None:
         if self.exchange is not None:

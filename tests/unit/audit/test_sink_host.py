@@ -265,6 +265,76 @@ def test_interrupted_append_looks_again(path, monkeypatch):
     assert report.records == 3
 
 
+def defer(log, n=0):
+    log.defer("egress.decision", layer="L2", effect="allow", reason="rule", detail={"n": n})
+
+
+def numbers(path):
+    with open(path, encoding="utf-8") as f:
+        return [json.loads(line)["detail"].get("n") for line in f]
+
+
+def test_i6_deferred_records_stand_first_and_are_written_together(path, monkeypatch):
+    log, other = AuditLog(path, "t"), AuditLog(path, "t")
+    writes = []
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: writes.append(data) or real(fd, data))
+    for n in range(3):
+        defer(log, n)
+    assert not os.path.getsize(path)
+    log.commit()
+    log.commit()
+    assert len(writes) == 1
+    defer(log, 3)
+    put(other, 4)  # another process' record may come in between
+    assert put(log, 5)[0] == 5
+    assert numbers(path) == [0, 1, 2, 4, 3, 5]
+    assert check(path, head=log.head()[1]).ok
+
+
+def test_i6_deferred_record_that_cannot_be_written_is_not_forgotten(path, monkeypatch):
+    log = AuditLog(path, "t")
+    put(log)
+
+    def full(fd, data):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "write", full)
+    defer(log, 1)
+    for attempt in (log.commit, lambda: put(log, 2), log.commit):
+        with pytest.raises(OSError, match="full"):
+            attempt()
+    monkeypatch.undo()
+    log.commit()
+    assert numbers(path) == [0, 1]
+    assert check(path).ok
+
+
+def test_i6_a_child_does_not_write_its_parents_records(path):
+    log = AuditLog(path, "t")
+    defer(log, 1)
+    pid = os.fork()
+    if not pid:
+        log.commit()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    log.commit()
+    assert numbers(path) == [1]
+
+
+def test_i5_deferred_records_leave_room_too(path, monkeypatch):
+    from saggar.audit import sink_host
+
+    log = AuditLog(path, "t")
+    put(log)
+    monkeypatch.setattr(sink_host, "STEP", -1)
+    monkeypatch.setattr(sink_host, "ROOM", 2**62)
+    defer(log, 1)
+    with pytest.raises(OSError, match="too little room"):
+        log.commit()
+    assert numbers(path) == [0]
+
+
 def test_import_stays_light():
     code = "import sys; sys.path.insert(0, sys.argv[1]); import saggar.audit.sink_host; print(*sys.modules)"
     out = subprocess.run([sys.executable, "-I", "-c", code, SOURCE], capture_output=True, text=True, check=True).stdout

@@ -148,6 +148,8 @@ class Port:
         self.refusals = []
         self.failures = 0
         self.fail_records = False
+        #: what `commit` says
+        self.commits = True
         self.verdict = "approved"
 
     def record(self, decision, destination, via):
@@ -156,6 +158,10 @@ class Port:
             return False
         self.records.append(decision)
         return True
+
+    def commit(self):
+        self.failures += not self.commits
+        return self.commits
 
     def refused(self, decision, via):
         self.refusals.append(decision)

@@ -475,6 +475,23 @@ def test_audit_that_cannot_be_written_stops_everything():
         assert len(rig.upstream.received) == 1
 
 
+@pytest.mark.parametrize("warm", [True, False])
+def test_record_that_is_deferred_and_cannot_be_written_stops_everything(warm):
+    """Whether the request waits for the end of the round or for a new connection to the upstream."""
+    with Rig(ok(), BEARER) as rig:
+        if warm:
+            rig.ask(get(b"/a", auth(rig)))
+        conn = rig.connect()
+        before, dialled = len(rig.upstream.received), rig.upstream.connections
+        rig.port.commits = False
+        with pytest.raises((OSError, ssl.SSLError)):
+            answer = rig.ask(get(b"/b", auth(rig)), conn)
+            assert not answer
+            raise OSError
+        wait_for(lambda: rig.port.failures)
+        assert (len(rig.upstream.received), rig.upstream.connections) == (before, dialled)
+
+
 # -- kinds of credentials --------------------------------------------------------------------------------------------
 
 B64 = base64.b64encode

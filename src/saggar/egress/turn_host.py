@@ -1,0 +1,56 @@
+"""What one round of the event loop has to say: first the records, then the bytes that follow from them.
+
+I1  Nothing that was written to an end in this round is sent before every record of the round is in the audit log; where
+    they cannot be written nothing of it is sent.
+I2  What waits here is bounded: each end is read at most once a round.
+
+Sixteen requests that came at once cost one append and wake each neighbour once: a `send` to a process that sleeps costs
+three times one to a process that was just woken (23 us and 8 here, where waking a processor leaves the virtual machine).
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+    from typing import Protocol
+
+    class Speaker(Protocol):
+        """Who has something to send."""
+
+        def send_now(self) -> None: ...
+        def cut(self) -> None: ...
+
+
+class Turn:
+    """One for a cell. commit: write the records that wait; False where they cannot be, and nothing may pass."""
+
+    __slots__ = ("_armed", "_commit", "_ends", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, commit: Callable[[], bool]) -> None:
+        self._loop = loop
+        self._commit = commit
+        self._ends: list[Speaker] = []
+        self._armed = False
+
+    def add(self, end: Speaker) -> None:
+        """Have `end.send_now` called at the end of this round."""
+        self._ends.append(end)
+        if not self._armed:
+            self._armed = True
+            self._loop.call_soon(self._over)
+
+    def commit(self) -> bool:
+        """Write the records now: for an effect that does not wait for the round's end. False: cut whoever asked."""
+        return self._commit()
+
+    def _over(self) -> None:
+        self._armed = False
+        ends, self._ends = self._ends, []
+        recorded = self._commit()
+        for end in ends:
+            if recorded:
+                end.send_now()
+            else:
+                end.cut()
