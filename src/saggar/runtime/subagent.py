@@ -68,8 +68,8 @@ def check_narrower(child: Policy, parent: Policy, tools: Iterable[ToolDeclaratio
 def agent_tool(parent: Policy, tools: Sequence[Tool], start: Callable[[Policy, str], Any]) -> Tool:
     """The tool `start_agent`, operation `start:agent`: checks, then starts.
 
-    start: gets the child's policy and its task, and gives the result; it opens the child's `ToolSession` with
-    `parent=` the parent's, which charges the child's calls to the parent's budgets as well. A capability for it is written
+    start: gets the child's policy and its task, and gives the result. The `ToolSession` (or `open_session`) that it opens
+    is the parent's child (`runtime.starter`): its calls are charged to the parent's budgets as well. A capability for it is written
     `start:agent[name={reader, writer}]`; rules and approvals see the policy's text as the argument `policy`.
     """
     declarations = [t.declaration for t in tools]

@@ -31,6 +31,7 @@ from saggar.policy.load import load_file
 from saggar.policy.model import Policy
 from saggar.runtime.ask_host import Unattended
 from saggar.runtime.held import OnAsk
+from saggar.runtime.starter import owned, starter
 
 AUDIT = "audit.jsonl"
 
@@ -83,6 +84,7 @@ class ToolSession:
         #: percent, for the plan wall
         self.amount_drift = loaded.tools.amount_drift_percent if loaded else 0
         self._ended = False
+        parent = starter() if parent is None else parent
         try:
             self._assemble(
                 past, tools, capabilities, rules, channels, wait_s, label_rules, sandbox, budget, outside, parent
@@ -113,7 +115,7 @@ class ToolSession:
         self.approver = review
         self._desk = Desk(
             self.id,
-            tools,
+            owned(tools, self),
             audit=self.audit,
             rules=rules,
             capabilities=capabilities,

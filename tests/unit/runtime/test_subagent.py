@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
 import pytest
 
+from saggar.capability.declare import tool
 from saggar.capability.desk_host import Desk
 from saggar.capability.past import Past
 from saggar.core.clock import ManualClock
 from saggar.core.errors import Denied
 from saggar.core.tool import Budget
 from saggar.policy.load import parse
+from saggar.runtime.starter import starter
 from saggar.runtime.subagent import agent_tool, check_narrower, wider
 from saggar.runtime.tools_host import ToolSession
 from saggar.testing.capability import MemoryLog
@@ -236,3 +241,66 @@ def test_sessions_with_a_parent(tmp_path, monkeypatch):
             with ToolSession(TOOLS, capabilities=[SEND], channels=[], parent=parent) as child:
                 got += [child.call("send_email", **MAIL).decision.reason for _ in range(2)]
     assert got == ["rule_allow", "rule_allow", "rule_allow", "budget_calls"]
+
+
+def agents(opens):
+    """A parent's tools: one that opens a session as a sub-agent would, sync and async."""
+
+    @tool("start:child", effect="write", roles={"n": "content"}, reversible=True)
+    def start_child(n: int) -> list[str]:
+        return opens(n)
+
+    @tool("start:later", effect="write", roles={"n": "content"}, reversible=True)
+    async def start_later(n: int) -> list[str]:
+        return await asyncio.to_thread(opens, n)
+
+    return [*TOOLS, start_child, start_later]
+
+
+@pytest.mark.parametrize("name", ["start_child", "start_later"])
+def test_a_session_opened_in_a_tool_s_body_is_a_child_of_its_session(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("SAGGAR_STATE_DIR", str(tmp_path / "state"))
+
+    def opens(n):
+        with ToolSession(TOOLS, capabilities=[SEND], channels=[]) as child:
+            return [child.call("send_email", **MAIL).decision.reason for _ in range(n)]
+
+    with ToolSession(agents(opens), capabilities=[SEND, "start:child", "start:later"], channels=[]) as parent:
+        assert parent.call(name, n=2).value == ["rule_allow", "rule_allow"]
+        assert parent.call(name, n=2).value == ["rule_allow", "budget_calls"]
+        assert starter() is None
+        # outside of its body nobody is anybody's child
+        with ToolSession(TOOLS, capabilities=[SEND], channels=[]) as other:
+            assert other.call("send_email", **MAIL).done
+
+
+def test_a_child_of_a_body_has_nothing_that_its_parent_has_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("SAGGAR_STATE_DIR", str(tmp_path / "state"))
+
+    def opens(n):
+        with ToolSession(TOOLS, capabilities=[SEND], channels=[]) as child:
+            return [child.call("send_email", **MAIL).decision.reason for _ in range(n)]
+
+    with ToolSession(agents(opens), capabilities=["start:child", "start:later"], channels=[]) as parent:
+        assert parent.call("start_child", n=1).value == ["parent_not_granted"]
+        assert parent.call("start_later", n=1).value == ["parent_not_granted"]
+
+
+def test_two_bodies_at_a_time_have_each_its_own_parent(tmp_path, monkeypatch):
+    monkeypatch.setenv("SAGGAR_STATE_DIR", str(tmp_path / "state"))
+    both = threading.Barrier(2, timeout=20)
+
+    def opens(n):
+        both.wait()
+        here = starter()
+        both.wait()
+        return [here.id]
+
+    capabilities = [SEND, "start:child", "start:later"]
+    with (
+        ToolSession(agents(opens), capabilities=capabilities, channels=[]) as one,
+        ToolSession(agents(opens), capabilities=capabilities, channels=[]) as two,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        told = [pool.submit(s.call, name, n=1) for s, name in ((one, "start_child"), (two, "start_later"))]
+        assert [t.result().value for t in told] == [[one.id], [two.id]]
