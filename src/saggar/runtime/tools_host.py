@@ -24,6 +24,7 @@ from saggar.capability.gateway import Gateway
 from saggar.capability.past import Past, past_of
 from saggar.capability.rule import Rule, from_policy
 from saggar.capability.rules import Tightening
+from saggar.core.decision import DENY
 from saggar.core.errors import UsageError
 from saggar.core.tool import Budget, LabelLike, LabelRules, Outcome, SandboxBody
 from saggar.isolation.state_host import RunDir, open_state
@@ -109,6 +110,16 @@ class ToolSession:
         parent: ToolSession | None,
     ) -> None:
         self.audit = AuditLog(os.path.join(self._run.path, AUDIT), self.id)
+        changed = past.changed(t.declaration for t in tools)
+        if changed:
+            self.audit.append(
+                "capability.decision", layer="L3", effect=DENY, reason="declaration_changed", detail={"tools": changed}
+            )
+            self.audit.close()
+            raise UsageError(
+                f"the declaration of `{changed[0]}` is not the one that the run began with",
+                hint="what was planned, asked and answered was about that one; begin a new run",
+            )
         self.approvals = Store(os.path.join(self._run.path, APPROVALS))
         self.approvals.park_all()
         review = Review(self.approvals, [Terminal()] if channels is None else channels, timeout_s=wait_s)
