@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from saggar.core.errors import UsageError
-from saggar.plan import choose, execute, expression, operation
+from saggar.plan import choose, execute, expression, operation, state
 from saggar.plan.compile import compile_source
 from saggar.plan.execute import Executor
 from saggar.plan.node import NOT_ENOUGH, complete, raw
@@ -115,7 +115,7 @@ def in_a_plan(program):
 
     run = execute._Run(executor, plan)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (expression, execute, choose):
+        for module in (expression, state, choose):
             patch.setattr(module, "evaluate", watching)
         run.block(plan.steps, "")
     return None if unknown else run.scope["answer"]

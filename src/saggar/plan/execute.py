@@ -14,62 +14,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from saggar.audit.canonical import encode
 from saggar.core.approval import Approver
-from saggar.core.decision import ALLOW, ASK, DENY, Decision
-from saggar.core.errors import Denied, LimitExceeded, ParseError, PeerError, UsageError
-from saggar.core.label import DIRECTORY, NEUTRAL, UNTRUSTED, USER, Label, Source, join
-from saggar.core.tool import AUTHORITY_ROLES, LabelLike, Outcome, ToolDeclaration, ToolGateway
-from saggar.plan import audience, expression, flow, journal, parse
+from saggar.core.decision import ALLOW, ASK, Decision
+from saggar.core.errors import LimitExceeded, ParseError
+from saggar.core.label import DIRECTORY, NEUTRAL, USER, Label, Source, join
+from saggar.core.tool import ToolDeclaration, ToolGateway
+from saggar.plan import expression, flow, journal, parse
 from saggar.plan import node as nodes
 from saggar.plan import step as steps
-from saggar.plan.calling import asking, call_label, named_by
-from saggar.plan.card import question_for
 from saggar.plan.choose import choose
 from saggar.plan.defang import defang
-from saggar.plan.expression import Expr, Meter, evaluate
+from saggar.plan.invoke import Invoking
 from saggar.plan.journal import Journal, MemoryJournal
-from saggar.plan.node import Node, complete, missing, raw, whole
-from saggar.plan.output import Owner, label_output
+from saggar.plan.node import Node, missing, raw, whole
+from saggar.plan.output import Owner
 from saggar.plan.provenance import Event
+from saggar.plan.state import Capabilities, Made, Parked, Person, Recorder
 from saggar.plan.step import AskUser, Call, Extract, ForEach, If, Plan, Reply, Select, Step, Summarise
 from saggar.plan.worker import Worker, WorkerRequest, ask_worker
-
-#: life of the capability of one call
-CAPABILITY_TTL_S = 60.0
-#: what hostile data can make a gateway raise (I4); a spent limit or a record that cannot be written (`OSError`) is not among it
-UNFIT = (ParseError, PeerError, UsageError, Denied, ValueError, TypeError, ArithmeticError, RecursionError, LookupError)
-
-
-class Capabilities(Protocol):
-    """Where a call's capability comes from (L3). The token is opaque here."""
-
-    def mint(self, tool: str, args: Mapping[str, Any], ttl_s: float) -> str: ...
-
-
-class Person(Protocol):
-    """The user, for the questions that a plan asks. None: not answered yet, so the run is parked."""
-
-    def answer(self, key: str, question: str, options: tuple[str, ...], suggest: str) -> str | None: ...
-
-
-class Recorder(Protocol):
-    """The audit log; raises `OSError`, on which nothing happens."""
-
-    def __call__(self, kind: str, **fields: Any) -> Any: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """One call that was let through: what the tool really got."""
-
-    key: str
-    tool: str
-    args: Mapping[str, Any]
-    asked: bool
-    status: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +50,6 @@ class RunResult:
     asks: int
     waiting: str = ""
     reason: str = ""
-
-
-class Parked(Exception):  # not an error: the run waits
-    def __init__(self, key: str) -> None:
-        super().__init__(key)
-        self.key = key
 
 
 def _silent(kind: str, **fields: Any) -> None:
@@ -135,28 +94,8 @@ class Executor:
         return RunResult(status, text, run.reply_label, tuple(run.events), tuple(run.made), run.asks, waiting, reason)
 
 
-class _Run:
-    __slots__ = (
-        "asks", "calls", "events", "made", "meter", "origin", "outer", "pc", "pc_keys", "plan", "replans", "replies",
-        "reply_label", "scope", "x",
-    )  # fmt: skip
-
-    def __init__(self, executor: Executor, plan: Plan) -> None:
-        self.x = executor
-        self.plan = plan
-        self.scope: dict[str, Node] = {}
-        self.origin: dict[str, tuple[str, ...]] = {}
-        self.pc: Label = NEUTRAL
-        self.pc_keys: tuple[str, ...] = ()
-        self.meter = Meter(plan.request)
-        self.events: list[Event] = []
-        self.made: list[Made] = []
-        self.replies: list[str] = []
-        self.reply_label: Label = NEUTRAL
-        self.asks = 0
-        self.calls = 0
-        self.replans = 0
-        self.outer: tuple[Label, tuple[str, ...]] = (NEUTRAL, ())
+class _Run(Invoking):
+    __slots__ = ()
 
     def open(self) -> None:
         digest = hashlib.sha256(encode(parse.dump(self.plan))).hexdigest()
@@ -187,211 +126,6 @@ class _Run:
             self.ask_user(step, key)
         else:
             self.reply(step, key)
-
-    # values and their history
-
-    def value(self, e: Expr) -> Node:
-        return evaluate(e, self.scope, self.meter)
-
-    def uses(self, *es: Expr) -> tuple[str, ...]:
-        found: dict[str, None] = dict.fromkeys(self.pc_keys)
-        stack = list(es)
-        while stack:
-            e = stack.pop()
-            if isinstance(e, expression.Ref):
-                found.update(dict.fromkeys(self.origin.get(e.name, ())))
-            stack.extend(parse.children(e))
-        return tuple(found)
-
-    def put(self, name: str, value: Node, key: str) -> None:
-        if name:
-            self.scope[name] = value.under(self.pc)
-            self.origin[name] = (key,)
-
-    def event(self, event: Event) -> None:
-        self.events.append(event)
-        self.x.record(
-            "plan.step",
-            effect=event.effect or ALLOW,
-            reason=event.reason or event.kind,
-            rule=event.rule,
-            detail=event.to_json() | {"run": self.x.run_id},
-        )
-        if self.x.progress is not None:
-            self.x.progress(event)
-
-    # calls
-
-    def call(self, step: Call, key: str) -> None:
-        declaration = self.x.tools.get(step.tool)
-        args = {name: self.value(e) for name, e in step.args}
-        uses = self.uses(*(e for _, e in step.args))
-        # whether the call runs, and whether it succeeds, depends on every argument: one that comes to nothing skips it
-        ran = join(self.pc, *map(whole, args.values()))
-        unknown = declaration is None or any(declaration.argument(n) is None for n in args)
-        if declaration is None or unknown or not all(map(complete, args.values())):
-            reason = "unknown_tool_or_argument" if unknown else "argument_not_known"
-            self.event(Event(key, "call", step.tool, uses, ran, "skip", reason, line=step.line))
-            self.put(step.out, missing(ran), key)
-            return
-        self.calls += 1
-        if self.calls > self.plan.max_calls:
-            raise LimitExceeded("the plan makes too many calls", limit="plan.calls", value=self.plan.max_calls)
-        args = {name: nodes.settled(node) for name, node in args.items()}
-        base = join(self.pc, *(whole(args[n]) for n in asking(declaration, args)))
-        decision = self.x.decide(declaration, args, self.pc, self.plan.request, self.x.tools, self.x.drift_percent)
-        plain = self.plain(declaration, args)
-        result = missing(ran)
-        asks = decision.effect == ASK
-        if asks and self.x.gateway_asks and args:
-            # only what ran was approved: the gateway refuses or parks the rest
-            self.asks += 1
-            result, approved = self.through(step, key, declaration, args, plain, base=(base, ran), why=decision)
-        else:
-            approved = asks and self.approve(declaration, args, plain, why=decision, key=key)
-            if decision.effect == ALLOW or approved:
-                why = None if approved else decision
-                result, _ = self.through(step, key, declaration, args, plain, base=(base, ran), why=why)
-        self.event(
-            Event(
-                key, "call", step.tool, uses, whole(result), decision.effect, decision.reason, decision.rule, approved,
-                step.line,
-            )
-        )  # fmt: skip
-        self.put(step.out, result, key)
-
-    def plain(self, declaration: ToolDeclaration, args: Mapping[str, Node]) -> dict[str, Any]:
-        """The bare arguments; links of strangers in what goes out to others are made inert."""
-        goes_out = declaration.has_side_effect and bool(declaration.with_role("recipient", "destination"))
-        out: dict[str, Any] = {}
-        for name, node in args.items():
-            argument = declaration.argument(name)
-            inert = goes_out and argument is not None and argument.role not in AUTHORITY_ROLES
-            out[name] = raw(self.inert(node)) if inert else raw(node)
-        return out
-
-    def inert(self, node: Node) -> Node:
-        if isinstance(node.data, tuple):
-            return Node(tuple(self.inert(c) for c in node.items()), node.label)
-        if isinstance(node.data, Mapping):
-            return Node({k: self.inert(c.under(node.label)) for k, c in node.data.items()}, node.label)
-        if isinstance(node.data, str) and not node.label.at_least(DIRECTORY):
-            return Node(defang(node.data, self.plan.request), node.label)
-        return node
-
-    def approve(
-        self,
-        declaration: ToolDeclaration,
-        args: Mapping[str, Node],
-        plain: Mapping[str, Any],
-        *,
-        why: Decision,
-        key: str,
-    ) -> bool:
-        """Whether a human wants this very call. Raises `Parked` where nobody has answered."""
-        question = question_for(declaration, args, plain, why=why, run=self.x.run_id, key=key)
-        held = self.x.journal.get(f"{key}?")
-        if held is not None and held.get("hash") == question.args_hash:
-            self.asks += 1
-            return held.get("answer") == "approved"
-        self.asks += 1
-        answer = self.x.approver.standing(question) or self.x.approver.ask(question)
-        if answer.kind == "timeout":
-            self.x.record("plan.parked", effect=ASK, reason=why.reason, rule=why.rule, detail={"key": key})
-            raise Parked(key)
-        said = "approved" if answer.kind == "approved" and answer.args_hash == question.args_hash else "denied"
-        self.x.record(
-            "plan.answer",
-            effect=ALLOW if said == "approved" else DENY,
-            reason=said,
-            rule=why.rule,
-            detail={"key": key, "hash": question.args_hash, "reviewer": answer.reviewer, "question": why.detail},
-        )
-        self.x.journal.put(f"{key}?", {"hash": question.args_hash, "answer": said})
-        return said == "approved"
-
-    def through(
-        self,
-        step: Call,
-        key: str,
-        declaration: ToolDeclaration,
-        args: Mapping[str, Node],
-        plain: dict[str, Any],
-        *,
-        base: tuple[Label, Label],
-        why: Decision | None,
-    ) -> tuple[Node, bool]:
-        """The result, and whether the call ran. base: what has a say in the result, and in there being one. why: this
-        wall's verdict; None for a call that a human approved."""
-        failed = missing(base[1], Label([Source("tool", step.tool, call=key)], integrity=UNTRUSTED))
-        held = self.x.journal.get(key)
-        if held is not None and held.get("state") == journal.DONE:
-            self.made.append(Made(key, step.tool, plain, why is None, "replayed"))
-            return journal.load_node(held.get("value")), held.get("ran") is not False
-        if held is not None and held.get("state") == journal.INTENT and declaration.has_side_effect:
-            # the run died between intent and outcome: the effect may have happened, so it is not tried again (I2)
-            self.made.append(Made(key, step.tool, plain, why is None, "unknown"))
-            return failed, True
-        try:
-            token = self.x.capabilities.mint(step.tool, plain, CAPABILITY_TTL_S)
-        except UNFIT as err:
-            # arguments that no capability can be made for; nothing has happened, so nothing is journalled as begun
-            self.x.record(
-                "plan.call", effect=DENY, reason="no_capability", detail={"key": key, "why": type(err).__name__}
-            )
-            self.made.append(Made(key, step.tool, plain, why is None, "failed"))
-            self.x.journal.put(key, {"state": journal.DONE, "value": journal.dump_node(failed), "ran": False})
-            return failed, False
-        self.x.record("plan.call", effect=ALLOW, reason="intent", detail={"key": key, "tool": step.tool})
-        self.x.journal.put(key, {"state": journal.INTENT})
-        shown = self.labels(declaration, args, why)
-        try:
-            outcome = self.x.gateway.call(token, step.tool, plain, labels=shown, call_id=f"{self.x.run_id}.{key}")
-        except UNFIT as err:
-            self.x.record(
-                "plan.call", effect=DENY, reason="gateway_failed", detail={"key": key, "why": type(err).__name__}
-            )
-            outcome = Outcome("failed", Decision(DENY, "gateway_failed", layer="L4", public=flow.PUBLIC))
-        if outcome.status == "parked":
-            # the gateway asked a human of its own; nothing ran, so the intent is taken back by the resume
-            self.x.journal.put(key, {"state": "parked"})
-            raise Parked(key)
-        result = failed
-        if outcome.done:
-            try:
-                span = named_by(declaration, args)
-                result = label_output(declaration, outcome.value, key, self.x.owner, base=base[0], span=span)
-                result = result if base[1].flows_to(base[0]) else nodes.exists(result, base[1])
-            except PeerError:
-                result = failed
-        self.made.append(Made(key, step.tool, plain, why is None, outcome.status))
-        ran = outcome.status in ("done", "failed")
-        self.x.journal.put(key, {"state": journal.DONE, "value": journal.dump_node(result), "ran": ran})
-        return result, ran
-
-    def labels(
-        self, declaration: ToolDeclaration, args: Mapping[str, Node], why: Decision | None
-    ) -> dict[str, LabelLike]:
-        """What the gateway is told. A human who approved this very call has endorsed its arguments; one whom the user
-        named (or approved) is a reader from here on."""
-        asks = why is not None and why.effect == ASK
-        told = [] if asks else audience.addressed(declaration, args)
-        let_in = {str(x.data) for x in told if why is None or audience.let_in(x.label, self.pc)}
-        return {
-            name: call_label(
-                node.under(self.pc),
-                endorsed=why is None or self.within_bound(declaration, name, node),
-                let_in=let_in | {str(x.data) for x in told if audience.may_be_told(node, x, self.pc)},
-                decision=why if asks else None,
-            )
-            for name, node in args.items()
-        }
-
-    def within_bound(self, declaration: ToolDeclaration, name: str, node: Node) -> bool:
-        """Whether the policy's bound, not its source, is what vouches for this amount: to the gateway it is trusted."""
-        argument = declaration.argument(name)
-        paid = argument is not None and argument.role == "amount" and declaration.effect == "pay"
-        return paid and flow.within_bound(node, self.pc, self.x.tools, self.x.drift_percent)
 
     # the worker
 

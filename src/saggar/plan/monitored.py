@@ -20,9 +20,9 @@ from saggar.core.decision import ASK, DENY, Decision
 from saggar.core.label import UNTRUSTED
 from saggar.core.tool import LabelLike, Outcome, ToolDeclaration, ToolGateway
 from saggar.plan.calling import CallLabel
-from saggar.plan.execute import Recorder
 from saggar.plan.flow import PUBLIC
 from saggar.plan.monitor import Monitor
+from saggar.plan.state import Recorder
 
 
 def _silent(kind: str, **fields: Any) -> None:

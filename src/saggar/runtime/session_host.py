@@ -27,10 +27,11 @@ from saggar.plan import flow, parse
 from saggar.plan.calling import Carried
 from saggar.plan.check import Report, check
 from saggar.plan.compile import compile_source
-from saggar.plan.execute import Executor, Person, RunResult
+from saggar.plan.execute import Executor, RunResult
 from saggar.plan.journal_host import FileJournal
 from saggar.plan.output import Owner
 from saggar.plan.provenance import Event
+from saggar.plan.state import Person
 from saggar.plan.step import Plan
 from saggar.plan.worker import Planner, Worker
 from saggar.policy.model import Policy
