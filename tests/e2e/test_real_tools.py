@@ -339,3 +339,45 @@ def test_java(run, place, workspace, pki):
     assert done.stdout.splitlines() == ["greetings", "ConnectException"]
     assert decisions(result) == [("allow", "listed", "web.allowed.test")]
     assert last_line(done) == f"saggar: refused evil.test (saggar log {result['run_id']})"
+
+
+ALLOCATE = """
+import java.util.*;
+
+public class Allocate {
+    public static void main(String[] arguments) {
+        var kept = new ArrayDeque<byte[]>();
+        long total = 0;
+        int keep = Integer.parseInt(arguments[0]);
+        while (total < 4L << 30) {
+            kept.add(new byte[1 << 20]);
+            total += 1 << 20;
+            if (kept.size() > keep) kept.removeFirst();
+        }
+        System.out.println(Runtime.getRuntime().maxMemory() >> 20);
+    }
+}
+"""
+
+
+@pytest.mark.requires_program("java", "javac")
+def test_java_sizes_its_heap_by_the_cells_limit(run, workspace):
+    """4 GiB of garbage in a cell of 1 GiB: with a heap sized by the machine the JVM lets it grow until the kernel ends it."""
+    Path(workspace, "Allocate.java").write_text(ALLOCATE)
+    subprocess.run(["javac", "-d", workspace, f"{workspace}/Allocate.java"], check=True)
+    done, result = run("java", "-XX:+UseG1GC", "Allocate", "100")
+    if result["limits"]["memory"]["held"] != "enforced":
+        pytest.skip("no control group holds the memory limit of this caller")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "256\n", "")
+    done, result = run("java", "Allocate", "3000")
+    assert (result["cause"], done.returncode) == ("exit", 1)
+    assert "java.lang.OutOfMemoryError: Java heap space" in done.stderr
+
+
+@pytest.mark.requires_program("node")
+def test_node_sizes_its_heap_by_the_cells_limit(run):
+    script = "console.log(require('v8').getHeapStatistics().heap_size_limit < 2 ** 30)"
+    done, result = run("node", "-e", script)
+    if result["limits"]["memory"]["held"] != "enforced":
+        pytest.skip("no control group holds the memory limit of this caller")
+    assert done.stdout == "true\n"

@@ -187,6 +187,11 @@ def _say(result: Result, *, quiet: bool) -> None:
 
 def _cause_text(cause: str, limit: dict[str, object]) -> str:
     allowed = limit.get("allowed")
+    if cause == "memory" and limit.get("held") == "watchdog" and isinstance(allowed, int):
+        return (
+            f"the cell was ended: the memory limit of {allowed} was reached (on this host Java and Node size their heaps by the machine:"
+            f" `--env JDK_JAVA_OPTIONS=-XX:MaxRAM={allowed}`, `--env NODE_OPTIONS=--max-old-space-size={allowed >> 21}`)"
+        )
     if cause in ("memory", "tasks", "disk", "cpu", "output"):
         return f"the cell was ended: the {cause} limit" + (f" of {allowed}" if allowed else "") + " was reached"
     if cause == "timeout":

@@ -135,7 +135,7 @@ def options(cell: Cell) -> list[Option]:
         out += ["--ro-bind", "/dev/null", place]
     for place in cell.masked_directories:
         out += ["--tmpfs", place, "--remount-ro", place]
-    out += ["--dev", "/dev"]
+    out += ["--dev", "/dev", "--ro-bind", f"{STAGE}/sys", "/sys"]
     for name, place, _ in SCRATCH:
         out += ["--bind", f"{STAGE}/{name}", place]
     for bind in cell.binds:

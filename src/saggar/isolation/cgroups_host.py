@@ -130,6 +130,30 @@ def _offers(directory: str, controller: str) -> bool:
     return True
 
 
+#: A JVM believes in version 1 only where it sees a mount of each of these as well; what it reads there may fail.
+_ALSO_WANTED = ("cpuset", "cpuacct")
+#: A file that every group of version 1 has, and that says nothing: what is shown of a hierarchy that the cell has no group in.
+_SAYS_NOTHING = "notify_on_release"
+
+
+def view(groups: dict[str, Group]) -> list[tuple[str, str]]:
+    """What a cell is shown of its own groups, as (directory or file, place below /sys/fs/cgroup): language runtimes size their
+    heaps and thread pools by it. Empty where no group holds the memory limit.
+    """
+    if "memory" not in groups:
+        return []
+    if groups["memory"].version == 2:
+        return [(groups["memory"].path, "")]
+    shown = [(groups[c].path, c) for c in ("memory", "cpu") if c in groups and groups[c].version == 1]
+    mounts = group_mounts(read("/proc/self/mountinfo"))
+    ours = {mounts[controller][1] for _, controller in shown if controller in mounts}
+    for controller in _ALSO_WANTED:
+        top = mounts.get(controller, ("", ""))[1]
+        if top and top not in ours:
+            shown.append((f"{top}/{_SAYS_NOTHING}", f"{controller}/{_SAYS_NOTHING}"))
+    return shown
+
+
 class Group:
     """One directory of one hierarchy, locked by this process."""
 

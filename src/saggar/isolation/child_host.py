@@ -113,7 +113,7 @@ def run(channel: wire.Socket, launcher_pid: int, birth: Birth, ids: Ids | None, 
             # the launcher is gone, or has no use for us
             os._exit(0)
         request = received
-        _become(request, fds, sockets, left_out, launcher_pid, step)
+        _become(request, fds, sockets, left_out, launcher_pid, step, limits.view())
     except BaseException as error:  # noqa: BLE001  # whatever it was, this process must not run on as a second launcher
         report = {
             "event": "failed",
@@ -173,6 +173,7 @@ def _become(  # noqa: PLR0917  # one caller, above
     left_out: list[int],
     launcher_pid: int,
     step: Step,
+    groups: list[tuple[str, str]],
 ) -> None:
     step.name = "session"
     # a launcher that died since would have taken us along; one that died before the wish was noted has another pid now
@@ -186,11 +187,13 @@ def _become(  # noqa: PLR0917  # one caller, above
     sys_.unshare(sys_.CLONE_NEWNS)
     step.name = "stage"
     clones = [fds[i] for i in request["clones"]] if request["ids"] is not None else _clone(request)
+    shown = _clone_groups(groups)
     place = _first_place(request["workspace"])
     sys_.mount("saggar", place, "tmpfs", sys_.MS_NOSUID | sys_.MS_NODEV, "size=1m,mode=0755")
     stage = place + STAGE
     os.mkdir(stage, 0o755)
     scratch, shared = _stage(request, clones, stage)
+    _stage_groups(shown, f"{stage}/sys")
     step.name = "workspace"
     mounted = mount_workspace(request["workspace"], workspace_fds, f"{stage}/ws")
     mounted.shared = mounted.shared or shared
@@ -385,6 +388,29 @@ def _stage(request: dict[str, Any], clones: Sequence[int], stage: str) -> tuple[
             shared = not own_inodes(place, stage) or shared
     os.umask(old)
     return os.open(stage, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), shared
+
+
+def _clone_groups(groups: list[tuple[str, str]]) -> list[tuple[int, bool, str]]:
+    """Detached clones of what the cell is shown of its groups: word for its runtimes and no wall, so what cannot be cloned is left out."""
+    shown = []
+    for source, name in groups:
+        try:
+            shown.append((sys_.open_tree(source), os.path.isdir(source), name))
+        except OSError:
+            continue
+    return shown
+
+
+def _stage_groups(shown: Sequence[tuple[int, bool, str]], place: str) -> None:
+    """Hang what the cell sees of its own control groups beneath `place`, which stands for /sys inside."""
+    os.makedirs(f"{place}/fs/cgroup", 0o755)
+    for fd, directory, name in shown:
+        target = f"{place}/fs/cgroup/{name}"
+        os.makedirs(target if directory else os.path.dirname(target), 0o755, exist_ok=True)
+        if not directory:
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
+        sys_.move_mount(fd, target)
+        os.close(fd)
 
 
 def _exec(request: dict[str, Any], status_fd: int, seccomp: bytes, step: Step) -> None:

@@ -196,6 +196,10 @@ class Limits:
         """A group that holds several limits is there once."""
         return list({g.path: g for g in self._groups.values()}.values())
 
+    def view(self) -> list[tuple[str, str]]:
+        """`cgroups_host.view` of this run's groups."""
+        return cgroups.view(self._groups)
+
     def add_tmpfs(self, fd: int) -> None:
         """A descriptor on a sized tmpfs of the cell. Its use counts as memory where memory is watched. Kept, not closed."""
         if self._memory is not None:

@@ -79,6 +79,24 @@ def test_cgroup_v2_delegated_to_a_user(machine) -> None:
     assert " passed" in said
 
 
+VIEW = """python3 -m saggar run --workspace :none -- sh -c '
+cd /sys/fs/cgroup
+cat memory.max cpu.max
+echo max > memory.max
+mkdir x || ls -A /sys/fs'
+"""
+
+
+@pytest.mark.parametrize("who", ["", "delegate; $USER "], ids=["root", "user"])
+def test_a_cell_sees_its_own_group_of_version_2_and_cannot_change_it(machine, who: str) -> None:
+    code, said = machine.run(SETUP + who + VIEW, timeout_s=300)
+    assert code == 0, said[-5000:]
+    assert said.endswith(
+        "1073741824\n100000 100000\nsh: 4: cannot create memory.max: Read-only file system\n"
+        "mkdir: cannot create directory 'x': Read-only file system\ncgroup\n"
+    )
+
+
 @pytest.mark.parametrize("who", ["", "delegate; $USER "], ids=["root", "user"])
 def test_doctor(machine, who: str) -> None:
     code, said = machine.run(SETUP + f"{who}python3 -m saggar doctor --json", timeout_s=300)

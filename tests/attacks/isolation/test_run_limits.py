@@ -38,7 +38,7 @@ def saggar(bwrap: str, tmp_path):
         "PYTHONPATH": os.pathsep.join([SRC, *(p for p in sys.path if p.endswith("site-packages"))]),
     }
 
-    def run(argv: list[str], *, disk: str = "2GiB", timeout: str = "40s", mode: str = "copy-on-write"):
+    def run(argv: list[str], *, disk: str = "2GiB", timeout: str = "40s", mode: str = "copy-on-write", stdin: str = ""):
         policy.write_text(POLICY % (disk, timeout))
         command = [
             sys.executable,
@@ -54,7 +54,9 @@ def saggar(bwrap: str, tmp_path):
             "--",
             *argv,
         ]
-        subprocess.run(command, env=env, cwd=workspace, capture_output=True, timeout=100, check=False)
+        subprocess.run(
+            command, env=env, cwd=workspace, input=stdin, text=True, capture_output=True, timeout=100, check=False
+        )
         result = json.loads(out.read_text())
         with open(result["audit_path"]) as file:
             return result, [json.loads(line) for line in file]
@@ -115,6 +117,39 @@ def test_a_read_write_workspace_may_be_large_before(saggar, tmp_path) -> None:
 def test_disk_in_scratch(saggar) -> None:
     result, records = saggar(["dd", "if=/dev/zero", "of=/tmp/x", "bs=1M", "count=500"], disk="64MiB")
     ended_by(result, records, "disk")
+
+
+CHANGE = """
+import glob, json, os
+top = "/sys/fs/cgroup"
+tried = {}
+def attempt(name, function):
+    try:
+        function()
+        tried[name] = "done"
+    except OSError as error:
+        tried[name] = error.strerror
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+for path in [p for d, _, names in os.walk(top) for p in (d + "/" + n for n in names)]:
+    attempt("write " + path, lambda: write(path, "-1"))
+for path in [d for d, _, _ in os.walk(top)]:
+    attempt("mkdir in " + path, lambda: os.mkdir(path + "/x"))
+pids = {p for n in glob.glob(top + "/**/cgroup.procs", recursive=True) for p in open(n).read().split()}
+print(json.dumps({"tried": tried, "strangers": sorted(pids - set(os.listdir("/proc")))}))
+"""
+
+
+def test_the_cells_view_of_its_groups_changes_nothing(saggar) -> None:
+    result, _ = saggar(["sh", "-c", f"{PYTHON} -I - > found"], stdin=CHANGE)
+    layer = os.path.join(os.path.dirname(result["audit_path"]), "layer", "upper", "found")
+    with open(layer) as file:
+        found = json.load(file)
+    assert found["strangers"] == []
+    assert set(found["tried"].values()) <= {"Read-only file system", "Permission denied"}
+    if result["limits"]["memory"]["held"] == "enforced":
+        assert any(name.startswith("write") and "memory" in name for name in found["tried"])
 
 
 def test_time(saggar) -> None:
