@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from decimal import Decimal
 
 import pytest
 
 import saggar
 from saggar.capability.rule import Rule
-from saggar.core.approval import Answer
 from saggar.core.tool import FieldLabel
 from saggar.plan.worker import ScriptedPlanner, ScriptedWorker
 from saggar.policy.model import Policy
 from saggar.policy.tools import ToolsPolicy
 from saggar.runtime.one_call_host import OneCall
 from saggar.runtime.tools_host import ToolSession
+from saggar.testing.plan import OneAnswer
 
 RECORD = FieldLabel("system", readers="*", private=False)
 #: the plan wall and the irreversible effect ask as well; here it is the grants that are tried
 FREE = ("builtin.destructive", "builtin.readers", "builtin.trifecta")
-
-
-class Reviewer:
-    def __init__(self, kind="approved"):
-        self.kind = kind
-        self.cards = []
-
-    def ask(self, question, timeout_s):
-        self.cards.append(question)
-        return Answer(self.kind, question.args_hash, reviewer="test", reviewer_class="human")
-
-
-@pytest.fixture
-def state(tmp_path, monkeypatch):
-    path = tmp_path / "state"
-    monkeypatch.setenv("SAGGAR_STATE_DIR", str(path))
-    return path
-
-
-@pytest.fixture
-def calls():
-    return []
 
 
 @pytest.fixture
@@ -79,7 +56,7 @@ def tools(calls):
 
 
 def run(tools, plan, capabilities, reviewer=None, worker=None, rules=None):
-    reviewer = reviewer or Reviewer()
+    reviewer = reviewer or OneAnswer()
     with saggar.open_session(
         tools=tools,
         planner=ScriptedPlanner({"go": plan}),
@@ -93,34 +70,31 @@ def run(tools, plan, capabilities, reviewer=None, worker=None, rules=None):
         return answer, reviewer, session.id
 
 
-def records(state, task):
-    with open(state / "runs" / task / "audit.jsonl") as f:
-        return [json.loads(line) for line in f]
-
-
-def refused(state, task):
-    return [r["reason"] for r in records(state, task) if r["kind"] == "capability.decision"]
+@pytest.fixture
+def refused(records):
+    """A function: the reasons of what the gateway refused in a run."""
+    return lambda task: [r["reason"] for r in records(task) if r["kind"] == "capability.decision"]
 
 
 def allows(*tools):
     return [Rule(f"allow.{t}", "allow", tool=t, accepts=FREE) for t in tools]
 
 
-def test_a_count_holds_over_calls_with_other_arguments(state, tools, calls):
+def test_a_count_holds_over_calls_with_other_arguments(refused, tools, calls):
     plan = "\n".join(f'send_email(to="{who}@example.com", body="{who}")' for who in ("ann", "bob", "cyd"))
     _, _, task = run(tools, plan, ["send:email[to=*@example.com, max=1]"])
     assert calls == [("send", "ann@example.com", "ann")]
-    assert refused(state, task) == ["budget_calls", "budget_calls"]
+    assert refused(task) == ["budget_calls", "budget_calls"]
 
 
-def test_a_count_holds_over_requests_of_one_session(state, tools, calls):
+def test_a_count_holds_over_requests_of_one_session(sessions, tools, calls):
     plans = {"a": 'send_email(to="ann@example.com", body="1")', "b": 'send_email(to="bob@example.com", body="2")'}
     with saggar.open_session(
         tools=tools,
         planner=ScriptedPlanner(plans),
         worker=ScriptedWorker({}),
         capabilities=["send:email[to=*@example.com, max=1]"],
-        channels=[Reviewer()],
+        channels=[OneAnswer()],
         wait_s=0,
     ) as session:
         session.ask_sync("a")
@@ -128,7 +102,7 @@ def test_a_count_holds_over_requests_of_one_session(state, tools, calls):
     assert len(calls) == 1
 
 
-def test_a_count_holds_over_a_restart(state, tools, calls):
+def test_a_count_holds_over_a_restart(refused, tools, calls):
     plans = {"a": 'send_email(to="ann@example.com", body="1")', "b": 'send_email(to="bob@example.com", body="2")'}
 
     def opened(resume=""):
@@ -137,7 +111,7 @@ def test_a_count_holds_over_a_restart(state, tools, calls):
             planner=ScriptedPlanner(plans),
             worker=ScriptedWorker({}),
             capabilities=["send:email[to=*@example.com, max=1]"],
-            channels=[Reviewer()],
+            channels=[OneAnswer()],
             wait_s=0,
             resume=resume,
         )
@@ -148,33 +122,33 @@ def test_a_count_holds_over_a_restart(state, tools, calls):
     with opened(task) as session:
         session.ask_sync("b")
     assert len(calls) == 1
-    assert refused(state, task) == ["budget_calls"]
+    assert refused(task) == ["budget_calls"]
 
 
-def test_an_amount_holds_over_calls_with_other_amounts(state, tools, calls):
+def test_an_amount_holds_over_calls_with_other_amounts(refused, tools, calls):
     plan = "\n".join(f'pay(to="ann", amount="{n}")' for n in (90, 91, 92))
     _, _, task = run(tools, plan, ["pay:bank[to=*, amount=*, max_amount=100]"])
     assert calls == [("pay", "ann", "90")]
-    assert refused(state, task) == ["budget_amount", "budget_amount"]
+    assert refused(task) == ["budget_amount", "budget_amount"]
 
 
-def test_an_amount_that_nobody_bounded_is_asked_about(state, tools):
+def test_an_amount_that_nobody_bounded_is_asked_about(sessions, tools):
     _, reviewer, _ = run(
         tools, 'pay(to="ann@example.com", amount="5000")', ["pay:bank[to=*@example.com, amount=*]"], rules=allows("pay")
     )
     assert ["amount_unbounded" in card.reasons for card in reviewer.cards] == [True]
 
 
-def test_an_untrusted_object_of_a_read_is_asked_about(state, tools):
+def test_an_untrusted_object_of_a_read_is_asked_about(sessions, tools):
     plan = 'found = extract(read_inbox(), {"n": "string"}, "the account")\nacct(acct=found.n)'
     _, reviewer, _ = run(tools, plan, ["read:inbox", "read:acct[acct=*]"], worker=ScriptedWorker({"s2": {"n": "666"}}))
     assert any("authority_untrusted" in card.reasons for card in reviewer.cards)
 
 
-def test_a_long_body_does_not_go_into_the_token(state, tools, calls):
+def test_a_long_body_does_not_go_into_the_token(refused, tools, calls):
     plan = 'text = read_file()\nsend_email(to="ann@example.com", body=text)'
     _, _, task = run(tools, plan, ["read:file", "send:email[to=*@example.com]"])
-    assert refused(state, task) == []
+    assert refused(task) == []
     assert [len(body) for _, _, body in calls] == [200_000]
 
 
@@ -182,7 +156,7 @@ ODD = ["\ud800", 2**53, -(2**53), 10**5000, [10**5000], {"a": "\ud800"}, float("
 
 
 @pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
-def test_a_value_that_no_token_carries_is_a_typed_refusal(state, tools, calls, value):
+def test_a_value_that_no_token_carries_is_a_typed_refusal(sessions, tools, calls, value):
     with ToolSession(tools, capabilities=["send:email[to=*@example.com]", "write:count[n=*]"], channels=[]) as held:
         minter = OneCall(held, held.gateway.grants(held.capabilities))
         for tool, args in [
@@ -195,9 +169,9 @@ def test_a_value_that_no_token_carries_is_a_typed_refusal(state, tools, calls, v
             assert outcome.decision.reason in {"type_confusion", "number_form", "surrogate", "unicode_surrogate"}
 
 
-def test_each_call_has_a_child_for_it_alone(state, tools):
+def test_each_call_has_a_child_for_it_alone(records, tools):
     _, _, task = run(tools, 'send_email(to="ann@example.com", body="b")', ["send:email[to=*@example.com, max=3]"])
-    granted = [r for r in records(state, task) if r["kind"] == "capability.granted"]
+    granted = [r for r in records(task) if r["kind"] == "capability.granted"]
     texts = [(r["reason"], r["detail"]["capabilities"][0]["text"]) for r in granted]
     assert texts == [
         ("minted", "send:email[body=*, to=*@example.com, max=3]"),
@@ -216,7 +190,7 @@ def test_each_call_has_a_child_for_it_alone(state, tools):
         (25, 1350, []),
     ],
 )
-def test_the_policy_lets_an_amount_drift_and_the_capability_caps_it(state, calls, percent, said, paid):
+def test_the_policy_lets_an_amount_drift_and_the_capability_caps_it(refused, calls, percent, said, paid):
     record = FieldLabel("directory", readers="owner")
 
     @saggar.tool("read:notes", effect="read", roles={"path": "target"})
@@ -238,7 +212,7 @@ def test_the_policy_lets_an_amount_drift_and_the_capability_caps_it(state, calls
         f'pay(to="landlord", amount=near(x.a, r.amount, {percent or 10}))'
     )
     capabilities = ("read:notes[path=*]", "read:orders", "pay:bank[to=landlord, amount=*, max_amount=1300]")
-    reviewer = Reviewer("denied")
+    reviewer = OneAnswer("denied")
     with saggar.open_session(
         Policy(tools=ToolsPolicy(amount_drift_percent=percent, capabilities=capabilities)),
         tools=[notice, rent, pay],
@@ -254,7 +228,7 @@ def test_the_policy_lets_an_amount_drift_and_the_capability_caps_it(state, calls
     assert answer.done
     assert calls == paid
     if percent == 25:
-        assert refused(state, task) == ["budget_amount"]
+        assert refused(task) == ["budget_amount"]
     elif not paid:
         assert [
             "untrusted_amount" in str(c.reasons) or "amount was chosen" in str(c.reasons) for c in reviewer.cards
