@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 sys.path.insert(0, os.path.join(ROOT, "src"))
@@ -23,15 +22,14 @@ from saggar.capability.constraint import from_json
 from saggar.capability.declare import from_json_schema
 from saggar.capability.grammar import parse
 from saggar.capability.grant import compile_capability
-from saggar.capability.keys import TOKEN_DOMAIN, PrivateKey, b64
-from saggar.capability.mint import Issuer, attenuate, attenuate_local, block_hash
+from saggar.capability.keys import PrivateKey, b64
+from saggar.capability.mint import Issuer, attenuate, attenuate_local
 from saggar.capability.narrower import narrower
 from saggar.capability.request import request_hash
-from saggar.capability.token import SIGNED
-from saggar.capability.token import parse as parse_token
 from saggar.capability.verify import Verifier, prove
 from saggar.core.clock import ManualClock
 from saggar.core.errors import Denied, ParseError, UsageError
+from saggar.testing.forged_token import add_child, reseal
 
 TEXT = {"type": "string"}
 TOOLS = [
@@ -232,28 +230,14 @@ def token_vectors():
     local = issuer.mint_local(wide)
     local_child = attenuate_local(local, narrow, random=random)
 
-    def forged(text, key, **changes):
-        claims = replace(parse_token(text).blocks[0].claims, **changes)
-        return f"{SIGNED}{b64(claims.to_bytes())}.{b64(key.sign(TOKEN_DOMAIN, claims.to_bytes()))}"
-
     def appended(text, key, **changes):
-        leaf = parse_token(text).blocks[-1]
-        base = replace(
-            leaf.claims,
-            jti="x",
-            issuer=key.public,
-            holder=child.public,
-            depth=leaf.claims.depth + 1,
-            parent=block_hash(leaf),
-        )
-        claims = replace(base, **changes)
-        return f"{text}~{b64(claims.to_bytes())}.{b64(key.sign(TOKEN_DOMAIN, claims.to_bytes()))}"
+        return add_child(text, key, child, **changes)
 
     cases = [
         ("root", root, 0), ("child", second, 0), ("local", local, 0), ("local child", local_child, 0),
         ("expired", root, 65), ("just in time", root, 64), ("not yet", root, -6), ("early within the skew", root, -5),
-        ("forged", forged(root, child), 0), ("another issuer", forged(root, child, issuer=child.public), 0),
-        ("another task", forged(root, broker, task="task-2"), 0), ("widened", appended(root, worker, grants=other), 0),
+        ("forged", reseal(root, child), 0), ("another issuer", reseal(root, child, issuer=child.public), 0),
+        ("another task", reseal(root, broker, task="task-2"), 0), ("widened", appended(root, worker, grants=other), 0),
         ("longer", appended(root, worker, expires=1_800_000_061), 0), ("child by a thief", appended(root, child), 0),
         ("too deep", appended(root, worker, depth=2), 0), ("not linked", appended(root, worker, parent=""), 0),
         ("cut", root[:-1], 0), ("empty", "", 0),

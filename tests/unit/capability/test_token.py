@@ -16,7 +16,9 @@ from saggar.capability.token import LOCAL, SIGNED, parse
 from saggar.capability.verify import PROOF_LIFE_S, Proof, Revocations, VerifiedToken, Verifier, prove
 from saggar.core.clock import ManualClock
 from saggar.core.errors import Denied, ParseError, UsageError
+from saggar.testing import forged_token
 from saggar.testing.capability_desk import DECLARATIONS
+from saggar.testing.forged_token import reseal
 
 WIDE = compile_capability("send:email[to=*@acme.com, max=5]", DECLARATIONS)
 NARROW = compile_capability("send:email[to=bob@acme.com, max=2]", DECLARATIONS)
@@ -47,26 +49,8 @@ def refused(verifier, text):
     return caught.value.decision.reason
 
 
-def reseal(text, key, **changes):
-    """The first block with other claims, signed by `key`: what an attacker with that key can make."""
-    block = parse(text).blocks[0]
-    payload = replace(block.claims, **changes).to_bytes()
-    return f"{SIGNED}{b64(payload)}.{b64(key.sign(TOKEN_DOMAIN, payload))}"
-
-
 def add_child(text, key, **changes):
-    """A hand-made child block that no `attenuate` has checked."""
-    leaf = parse(text).blocks[-1]
-    claims = replace(
-        leaf.claims,
-        jti="x",
-        issuer=key.public,
-        holder=CHILD.public,
-        depth=leaf.claims.depth + 1,
-        parent=block_hash(leaf),
-    )
-    payload = replace(claims, **changes).to_bytes()
-    return f"{text}~{b64(payload)}.{b64(key.sign(TOKEN_DOMAIN, payload))}"
+    return forged_token.add_child(text, key, CHILD, **changes)
 
 
 def test_only_a_verifier_makes_a_verified_token():
