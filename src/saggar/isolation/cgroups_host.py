@@ -144,7 +144,9 @@ def view(groups: dict[str, Group]) -> list[tuple[str, str]]:
         return []
     if groups["memory"].version == 2:
         return [(groups["memory"].path, "")]
-    shown = [(groups[c].path, c) for c in ("memory", "cpu") if c in groups and groups[c].version == 1]
+    shown: list[tuple[str, str]] = [
+        (groups[c].path, c) for c in ("memory", "cpu") if c in groups and groups[c].version == 1
+    ]
     mounts = group_mounts(read("/proc/self/mountinfo"))
     ours = {mounts[controller][1] for _, controller in shown if controller in mounts}
     for controller in _ALSO_WANTED:
