@@ -40,9 +40,33 @@ def encode(value: Any) -> bytes:
 
 def encode_text(value: Any) -> str:
     """As `encode`, before UTF-8; lone surrogates are not looked for."""
+    if type(value) is dict and value:
+        flat = _flat(value)
+        if flat:
+            return flat
     out: list[str] = []
     _write(value, out.append, 0)
     return "".join(out)
+
+
+def _flat(value: dict[Any, Any]) -> str:
+    """An object of nothing but strings and small integers under ASCII keys, a third of the time that `_write` takes: most
+    records are such. "" where it is another."""
+    parts: list[str] = []
+    try:
+        for key in sorted(value):
+            if not key.isascii():
+                return ""
+            item = value[key]
+            if type(item) is str:
+                parts.append(f"{quote(key)}:{quote(item)}")
+            elif type(item) is int and -MAX_INTEGER <= item <= MAX_INTEGER:
+                parts.append(f"{quote(key)}:{item}")
+            else:
+                return ""
+    except (TypeError, AttributeError):  # keys that are no strings
+        return ""
+    return f"{{{','.join(parts)}}}"
 
 
 def _write(value: Any, out: Callable[[str], None], depth: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from saggar.core.errors import ParseError
-from saggar.egress.headers import response_header_passes
+from saggar.egress.headers import answer_field
 from saggar.egress.trailers import announced
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def write_answer(
     length = b""
     promised = b""
     for name, value in head.fields:
-        lower = name.lower()
-        if response_header_passes(lower, bound=bound):
+        lower, passes, passes_bound = answer_field(name)
+        if passes_bound if bound else passes:
             if scanned and lower == b"content-encoding" and value.lower() not in (b"", b"identity"):
                 raise ParseError("the upstream compressed an answer that must be read", reason="encoded_response")
             lines.append(b"%s: %s\r\n" % (name, value))

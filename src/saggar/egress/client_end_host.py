@@ -47,6 +47,7 @@ class ClientEnd(End):
         "authorized",
         "buffer",
         "deadline",
+        "heads",
         "meter",
         "on_gone",
         "owner",
@@ -64,6 +65,7 @@ class ClientEnd(End):
         self.owner = owner
         self.authorized = authorized
         self.terms = terms
+        self.heads = owner.heads(authorized.destination, terms)
         self.state = HELLO
         self.deadline = owner.loop.time() + HANDSHAKE_S
         self.buffer = b""

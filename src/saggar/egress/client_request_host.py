@@ -17,7 +17,7 @@ import ssl
 import time
 from typing import TYPE_CHECKING
 
-from saggar.core.decision import ASK
+from saggar.core.decision import ALLOW, ASK
 from saggar.core.errors import ParseError
 from saggar.egress import http_head
 from saggar.egress.admit import Admitted, Lease, Refused, admit, inject, status_of, write_request
@@ -34,12 +34,15 @@ from saggar.egress.upstream_host import Upstream
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from saggar.egress.http_head import ResponseHead
+    from saggar.egress.http_head import RequestHead, ResponseHead
     from saggar.egress.redact import Redactor
     from saggar.egress.relay_host import Relay
     from saggar.egress.upstream_host import Exchange
 
 AHEAD_LIMIT = 64 * 1024
+#: admitted heads that are remembered for a host (`Termination.heads`), and how long one may be
+MAX_HEADS = 64
+HEAD_BYTES = 4096
 
 
 class Requests(Uploads):
@@ -154,24 +157,18 @@ class Requests(Uploads):
             if end < 0:
                 return
             raw, self.buffer = self.buffer[:end], self.buffer[end:]
-            destination = self.authorized.destination
-            head = http_head.parse_request(raw, default_port=443 if destination.scheme == "https" else 80)
+            judged = self.heads.get(raw) or self._judged(raw)
         except ParseError as e:
             status = http_head.STATUS.get(e.reason) or status_of(e.reason)
             self.refuse_for(e.reason, str(e), status=status)
             return
+        if judged is None:
+            return
+        head, found = judged
         self._head = head
         self._keep = head.keep_alive and self.persistent
         self.state = HOLD
-        found = admit(head, destination, self.terms, self.owner.canary, self.owner.issued)
-        if isinstance(found, Refused):
-            self.refuse(found)
-            return
         self.admitted = found.decision.detail
-        self.admitted["grant"] = self.authorized.rule.id
-        override = self.authorized.rule.connect_to
-        if override is not None:
-            self.admitted["connect_to"] = f"{override[0]}:{override[1]}"
         budget = self.owner.budget
         refusal = budget.request(self.meter, self.loop.time()) or budget.up(self.meter, end)
         if refusal is not None:
@@ -193,6 +190,29 @@ class Requests(Uploads):
             self.task = self.loop.create_task(self._prepare(found))
         else:
             self._proceed(found)
+
+    def _judged(self, raw: bytes) -> tuple[RequestHead, Admitted] | None:
+        """A head that is not known yet, admitted; None where it was refused. Raises ParseError."""
+        destination, owner = self.authorized.destination, self.owner
+        head = http_head.parse_request(raw, default_port=443 if destination.scheme == "https" else 80)
+        self._head = head
+        self._keep = head.keep_alive and self.persistent
+        self.state = HOLD
+        found = admit(head, destination, self.terms, owner.canary, owner.issued)
+        if isinstance(found, Refused):
+            self.refuse(found)
+            return None
+        facts = found.decision.detail
+        facts["grant"] = self.authorized.rule.id
+        override = self.authorized.rule.connect_to
+        if override is not None:
+            facts["connect_to"] = f"{override[0]}:{override[1]}"
+        # a question's facts are told apart by its answer
+        if found.decision.effect == ALLOW and len(raw) <= HEAD_BYTES:
+            if len(self.heads) >= MAX_HEADS:
+                del self.heads[next(iter(self.heads))]
+            self.heads[raw] = head, found
+        return head, found
 
     def _date(self) -> str:
         credential = self.terms.credential

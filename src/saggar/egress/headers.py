@@ -268,6 +268,22 @@ _RESPONSE_DROP = frozenset(
 SESSION = frozenset({b"set-cookie", b"set-cookie2"})
 
 
+#: of a few dozen names is all traffic made; what an upstream invents beyond `_MOST_NAMES` is judged each time
+_ANSWERS: dict[bytes, tuple[bytes, bool, bool]] = {}
+_MOST_NAMES = 1024
+
+
+def answer_field(name: bytes) -> tuple[bytes, bool, bool]:
+    """A name in lower case, and whether the field goes to the client: from any host, from one with a credential of ours."""
+    found = _ANSWERS.get(name)
+    if found is None:
+        lower = name.lower()
+        found = lower, response_header_passes(lower, bound=False), response_header_passes(lower, bound=True)
+        if len(_ANSWERS) < _MOST_NAMES:
+            _ANSWERS[name] = found
+    return found
+
+
 def response_header_passes(name: bytes, *, bound: bool) -> bool:
     """Whether an upstream's header goes to the client. `Alt-Svc` would send it to QUIC, which is dead here.
     bound: the host has a credential of ours."""

@@ -174,11 +174,12 @@ def _fields(lines: list[bytes]) -> tuple[Fields, dict[bytes, list[bytes]]]:
         raise _bad("the head has too many fields", "head_too_large")
     found: list[tuple[bytes, bytes]] = []
     telling: dict[bytes, list[bytes]] = {}
+    known = _NAMES.get
     for line in lines:
         name, colon, value = line.partition(b":")
         if not colon:
             raise _bad("a field has no colon")
-        lowered = _lower(name)
+        lowered = known(name) or _lower(name)
         value = value.strip(b" \t")
         if lowered in _TELLING:
             telling.setdefault(lowered, []).append(value)
@@ -233,7 +234,10 @@ def _framing(collected: dict[bytes, list[bytes]], version: int) -> Body | None:
 
 
 def _keep_alive(collected: dict[bytes, list[bytes]], version: int) -> bool:
-    tokens = _tokens(collected.get(b"connection", []))
+    values = collected.get(b"connection")
+    if values is None:
+        return version == 1
+    tokens = _tokens(values)
     return b"close" not in tokens and (version == 1 or b"keep-alive" in tokens)
 
 
@@ -269,8 +273,8 @@ def parse_request(head: bytes, *, default_port: int = 80) -> RequestHead:
     if len(hosts) != 1:
         raise _bad("the request has no Host field, or two")
     authority, path, absolute = _split_target(target, method, secure=default_port == 443)
-    host, port = parse_authority(hosts[0], default_port)
-    if authority is not None and parse_authority(authority, default_port) != (host, port):
+    host, port = _authority(hosts[0], default_port)
+    if authority is not None and _authority(authority, default_port) != (host, port):
         raise _bad("the target and Host name different places", "name_mismatch")
     upgrades = collected.get(b"upgrade", [])
     expects = collected.get(b"expect", [])

@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from saggar.core.decision import Decision
-    from saggar.egress.admit import Lease
+    from saggar.egress.admit import Admitted, Lease
     from saggar.egress.approved import Approval
     from saggar.egress.authorize import AuthorizedRequest
     from saggar.egress.client_end_host import ClientEnd
     from saggar.egress.destination import Destination
     from saggar.egress.dial_host import Dialer
+    from saggar.egress.http_head import RequestHead
     from saggar.egress.secrets_client_host import SecretsClient
 
     class CellPort(Protocol):
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
 
 _SWEEP_S = 1.0
 MAX_ISSUED = 256
+#: whose admitted heads are remembered
+_HEAD_HOSTS = 64
 MAX_LEAVES = 256
 
 
@@ -95,6 +98,7 @@ class Termination:
         self.approved: tuple[Approval, ...] = ()
         self._servers: dict[str, ssl.SSLContext] = {}
         self._redactions: dict[tuple[str, int], Secrets] = {}
+        self._heads: dict[Destination, tuple[Terms, dict[bytes, tuple[RequestHead, Admitted]]]] = {}
         self._timer = loop.call_later(_SWEEP_S, self._sweep)
 
     def accept(
@@ -152,11 +156,26 @@ class Termination:
             client.on_deadline()
         self.pool.sweep()
 
+    def heads(self, destination: Destination, terms: Terms) -> dict[bytes, tuple[RequestHead, Admitted]]:
+        """Heads to `destination` that were admitted under these very terms, byte for byte, and what was made of them.
+
+        `parse_request` and `admit` depend on the bytes, the destination, the terms and the known placeholders alone: a client
+        that asks the same again is told the same, and each time counted and recorded. Emptied by `expect`.
+        """
+        found = self._heads.get(destination)
+        if found is None or found[0] is not terms:
+            if len(self._heads) >= _HEAD_HOSTS:
+                self._heads.clear()
+            found = self._heads[destination] = terms, {}
+        return found[1]
+
     def expect(self, placeholders: Iterable[str]) -> None:
         """The task's own placeholders from now on; those of issued tokens stay known."""
         self._placeholders = tuple(placeholders)
         texts = (*self._placeholders, *self.issued)
         self.canary = Canary(texts) if texts else None
+        for _, heads in self._heads.values():
+            heads.clear()  # in place: connections hold on to it
 
     def issue(self, tokens: dict[str, str], rule: str) -> None:
         """Remember what a token endpoint gave; the oldest go beyond `MAX_ISSUED`."""

@@ -145,3 +145,22 @@ def test_i3_decode_gives_a_value_or_parse_error(data):
         decode(data)
     except ParseError:
         pass
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=4), st.one_of(st.text(max_size=6), st.integers(), st.booleans(), st.none()), max_size=4
+    )
+)
+@example({"a": '"\\\u2028', "b": -1})
+@example({"\uff61": 1, "\U0001f600": 2})
+def test_short_way_for_flat_objects_gives_what_the_long_way_gives(value):
+    """The long way is taken for anything inside a list."""
+    try:
+        inside = encode([value])
+    except ParseError as e:
+        with pytest.raises(ParseError) as found:
+            encode(value)
+        assert found.value.reason == e.reason
+    else:
+        assert encode(value) == inside[1:-1]
