@@ -24,6 +24,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 
 import subprocess
 
+from saggar.audit.sink_host import open_log
 from saggar.egress.listeners import plan
 from saggar.policy.model import EgressRule
 from saggar.testing import client_hello
@@ -134,8 +135,9 @@ class Fleet:
                 "audit": f"{directory}/{int(data)}.jsonl",
                 "listeners": specs,
             }
-            socket.send_fds(self.control, [json.dumps(add).encode()], [memfd if int(data) else loud, *fds])
-            for fd in fds:
+            log = open_log(add["audit"])
+            socket.send_fds(self.control, [json.dumps(add).encode()], [memfd if int(data) else loud, log, *fds])
+            for fd in (log, *fds):
                 os.close(fd)
         added = 0
         while added < cells:

@@ -42,10 +42,16 @@ _ENDS = frozenset({TORN, "run.end"})
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
+def open_log(path: str) -> int:
+    """A descriptor of the log, as `AuditLog` needs it. Each writer has its own: one that two share locks out neither. Raises `OSError`."""
+    return os.open(path, _FLAGS, 0o600)
+
+
 class AuditLog:
     """Appends chained records to `path` for `task`. Safe among threads, processes and across `fork`.
 
-    wall: seconds since the epoch, for tests. Raises `OSError` where the file cannot be opened; never follows a symlink.
+    wall: seconds since the epoch, for tests. fd: a descriptor of the file, opened with `open_log` for this log alone, which it owns from here
+    on: for a process that may not open files. Raises `OSError` where the file cannot be opened; never follows a symlink.
     """
 
     __slots__ = (
@@ -64,17 +70,16 @@ class AuditLog:
         "task",
     )
 
-    def __init__(self, path: str, task: str, *, wall: Callable[[], float] = wall_time) -> None:
+    def __init__(self, path: str, task: str, *, wall: Callable[[], float] = wall_time, fd: int = -1) -> None:
         self.path = path
         self.task = task
         self._wall = wall
         self._second = -1
         self._stamp = ""
-        self._fd = -1
-        self._open()
+        self._open(fd)
 
-    def _open(self) -> None:
-        self._fd = os.open(self.path, _FLAGS, 0o600)
+    def _open(self, fd: int = -1) -> None:
+        self._fd = fd if fd >= 0 else open_log(self.path)
         self._pid = os.getpid()
         self._mutex = allocate_lock()
         self._seq, self._hash = -1, GENESIS

@@ -6,6 +6,8 @@ docs/ARCHITECTURE.md. EOF there is the supervisor's death: everything is closed,
 I1  Nothing that a cell does or holds configures this process; its own environment is dropped, proxies included.
 I2  A message that cannot be followed to the letter is fatal for its cell: no cell is served by half.
 I3  The process cannot be dumped or traced by its own user, and leaves no core.
+I4  Before the first byte of the first cell is read it gives up files (but its own program and the system's), programs, ports, tracing, and signals
+    to others (`lockdown_host`); what the kernel cannot take away is said in `added`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from saggar.core.errors import SaggarError
 from saggar.egress.budget import Limits
 from saggar.egress.cell_host import Cell
 from saggar.egress.heap_host import keep_heap
+from saggar.egress.lockdown_host import lock_down_broker
 from saggar.policy.model import EgressRule
 
 if TYPE_CHECKING:
@@ -57,6 +60,8 @@ class Broker:
 
     def __init__(self, control: socket.socket, *, stop: asyncio.Event) -> None:
         self.cells: dict[str, Cell] = {}
+        #: what the process has taken away from itself, once it serves (I4)
+        self.lockdown: dict[str, str] = {}
         self._control = control
         self._stop = stop
         self._loop = asyncio.get_running_loop()
@@ -121,11 +126,11 @@ class Broker:
         specs = message["listeners"]
         if id_ in self.cells:
             raise _BadMessageError("the cell is served already")
-        if len(descriptors) != len(specs) + 1:
-            raise _BadMessageError(f"{len(descriptors)} descriptors for {len(specs)} listeners and the rules")
+        if len(descriptors) != len(specs) + 2:
+            raise _BadMessageError(f"{len(descriptors)} descriptors for {len(specs)} listeners, the rules and the log")
         policy = read_policy(descriptors[0])
         rules = rules_of(policy)
-        audit = AuditLog(message["audit"], message["task"])
+        audit = AuditLog(message["audit"], message["task"], fd=descriptors.pop(1))
         limits = Limits.parse(policy["egress"].get("budget") or {})
         cell = Cell(id=id_, rules=rules, audit=audit, pool=self._pool, emit=self.emit, limits=limits)
         self.cells[id_] = cell
@@ -135,7 +140,9 @@ class Broker:
         for spec in specs:
             fd = descriptors.pop(1)
             cell.adopt(spec, socket.socket(fileno=fd))
-        self.emit({"event": "added", "cell": id_})
+        if not self.lockdown:
+            self.lockdown = lock_down_broker()
+        self.emit({"event": "added", "cell": id_, "lockdown": self.lockdown})
 
     def _update(self, message: dict[str, Any], descriptors: list[int]) -> None:
         policy = read_policy(descriptors[0])
@@ -275,6 +282,8 @@ def harden(*, parent_death: bool) -> None:
         if name not in _KEPT:
             del os.environ[name]
     os.umask(0o077)
+    # a ring with a thread of the kernel's own would work with the rights that we had when it was made
+    os.environ["UV_USE_IO_URING"] = "0"
     with suppress(OSError):
         os.setsid()  # the terminal's signals are for the command and the supervisor
 

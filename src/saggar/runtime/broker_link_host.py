@@ -1,6 +1,6 @@
 """The supervisor's end of the broker: starting it late, handing it cells, hearing its verdicts (docs/ARCHITECTURE.md).
 
-I1  The broker gets a cell's sockets and rules, the path of its audit log, and nothing else of the supervisor's.
+I1  The broker gets a cell's sockets and rules, its audit log, and nothing else of the supervisor's.
 I2  Its death is seen as end of file on one socket, at once, and every cell that it served is ended for it.
 """
 
@@ -13,6 +13,7 @@ from json import dumps, loads
 from select import POLLHUP, POLLIN
 from struct import pack
 
+from saggar.audit.sink_host import open_log
 from saggar.isolation import wire_host as wire
 
 TYPE_CHECKING = False
@@ -48,6 +49,8 @@ class BrokerLink:
         if prepared.terminating is not None:
             self._send({"op": "secrets", "cell": cell.id}, [prepared.terminating.secrets.broker.fileno()])
         rules = wire.memfd("saggar-rules", prepared.rules_json(prepared.policy.egress, cell.approvals))
+        # open: the broker that serves a cell already may open no file
+        log = open_log(prepared.audit.path)
         message = {
             "op": "add",
             "cell": cell.id,
@@ -56,9 +59,10 @@ class BrokerLink:
             "listeners": cell.specs,
         }
         try:
-            self._send(message, [rules, *cell.listeners])
+            self._send(message, [rules, log, *cell.listeners])
         finally:
             os.close(rules)
+            os.close(log)
 
     def update(self, cell: Cell, egress: EgressPolicy) -> None:
         """Swap the cell's rules; the broker answers `updated`. Raises OSError."""

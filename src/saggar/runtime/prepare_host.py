@@ -533,6 +533,7 @@ class Prepared:
             "seccomp": cell.enforcement.get("seccomp", ""),
             "unix_sockets": "connected pairs" if cell.shared else "the cell's own",
             "workspace": self.workspace.mode,
+            **({"broker": cell.broker_lockdown} if cell.broker_lockdown else {}),
             **({"secrets": self.terminating.enforcement} if self.terminating is not None else {}),
             "caveats": [str(c) for c in self.workspace.caveats],
         }

@@ -73,6 +73,7 @@ class Cell:
         "_loop",
         "approvals",
         "approved",
+        "broker_lockdown",
         "bytes_down",
         "bytes_up",
         "cause",
@@ -148,6 +149,8 @@ class Cell:
         #: asks that a person approved for the rest of the task (`egress.approved`), and how many there ever were
         self.approvals: list[dict[str, Any]] = []
         self.approved = 0
+        #: what the broker could take away from itself; empty where none served this cell
+        self.broker_lockdown: dict[str, str] = {}
 
     @property
     def egress(self) -> EgressPolicy:
@@ -425,6 +428,8 @@ class Supervisor:
                 cell_or_none.on_held(message)
             elif not cell_or_none.hold:
                 self.answer(cell_or_none, message["id"], "unattended")
+        elif event == "added":
+            cell_or_none.broker_lockdown = message["lockdown"]
         elif event == "unheld":
             cell_or_none.held.pop(message["id"], None)
             if cell_or_none.on_unheld is not None:

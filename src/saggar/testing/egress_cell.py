@@ -19,6 +19,7 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any, Self
 
+from saggar.audit.sink_host import open_log
 from saggar.egress.listeners import RESOLVER_ADDRESS, plan
 from saggar.egress.secrets_spawn_host import start_secrets
 from saggar.egress.terms import compile_policy
@@ -230,12 +231,13 @@ class EgressCell:
         theirs.close()
         add = {"op": "add", "cell": "c", "task": "t", "audit": self.audit_path, "listeners": list(specs)}
         rules = self._compile(self.rules)
+        log = open_log(self.audit_path)
         if self.secrets is not None:
             socket.send_fds(ours, [b'{"op":"secrets","cell":"c"}'], [self.secrets.broker.fileno()])
-        socket.send_fds(ours, [json.dumps(add).encode()], [rules, *descriptors])
-        for fd in (rules, *descriptors):
+        socket.send_fds(ours, [json.dumps(add).encode()], [rules, log, *descriptors])
+        for fd in (rules, log, *descriptors):
             os.close(fd)
-        self.wait_event("added")
+        self.added = self.wait_event("added")
 
     def _compile(self, rules: Sequence[EgressRule]) -> int:
         """A memfd with what the broker is told; starts the secrets process where a rule needs it."""

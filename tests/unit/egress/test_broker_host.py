@@ -11,6 +11,8 @@ import time
 
 import pytest
 
+from saggar.audit.sink_host import open_log
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 BOOT = (
     f"import sys; sys.path.insert(0, {os.path.join(ROOT, 'src')!r}); from saggar.egress.broker_host import main; main()"
@@ -40,13 +42,19 @@ class Control:
         rules = os.memfd_create("rules")
         os.write(rules, json.dumps(policy if policy is not None else {"egress": {"allow": []}}).encode())
         audit = os.path.join(self.directory, f"{cell}.jsonl")
+        log = open_log(audit)
         self.send(
             {"op": "add", "cell": cell, "task": "t", "audit": audit, "listeners": list(listeners), **changes},
             rules,
+            log,
             *fds,
         )
         os.close(rules)
-        return self.event()
+        os.close(log)
+        event = self.event()
+        if event is not None and event["event"] == "added":
+            assert event.pop("lockdown")["seccomp"] == "enforced"
+        return event
 
 
 @pytest.fixture
@@ -143,8 +151,16 @@ def test_one_cell_is_added_once(control):
     assert control.add()["event"] == "fatal"
 
 
-def test_an_audit_log_that_cannot_be_opened_is_fatal(control):
-    assert control.add(audit=f"{control.directory}/missing/audit.jsonl")["event"] == "fatal"
+def test_a_cell_without_its_audit_log_is_fatal(control):
+    rules = os.memfd_create("rules")
+    os.write(rules, b'{"egress":{"allow":[]}}')
+    add = {"op": "add", "cell": "c", "task": "t", "audit": f"{control.directory}/c.jsonl", "listeners": []}
+    control.send(add, rules)
+    os.close(rules)
+    event = control.event()
+    assert event["event"] == "fatal"
+    assert "the log" in event["cause"]
+    assert not os.path.exists(add["audit"])
 
 
 def test_it_ends_with_its_supervisor(control):
