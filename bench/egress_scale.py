@@ -3,6 +3,12 @@
 Opens CELLS network namespaces with CONNECTIONS tunnelled connections each (5,000 in all by default) to an echo server on
 loopback, then measures the round trip of single small messages of other cells while one cell is quiet, and while it floods: bulk
 in both directions, refused connections and refused names as fast as it can.
+
+The machine is shared too, by the flood's own processes, by its upstream and by whoever measures. So each round has a control:
+the same flood from a cell of a second broker, which shares the machine with the first and nothing else. What of a delay is in the
+control as well is the machine's; the rest is the broker's.
+
+As in a run, the flooding cell has a limit of one CPU, where this user may make a control group (`flood_cpu_limit`).
 """
 
 from __future__ import annotations
@@ -97,10 +103,10 @@ def echo(sock, nice=0):
 
 
 class Fleet:
-    def __init__(self, cells, port, loud_port, directory):
-        """loud_port: of the upstream that the first cell has to itself."""
-        rules = [EgressRule(id="r", host=NAME, connect_to=("127.0.0.1", port))]
-        specs = plan(rules)
+    """Cells of one broker. rules: of each cell in order; those after the last entry have the last one's."""
+
+    def __init__(self, cells, rules, directory):
+        specs = plan(rules[0])
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         argv = [
             "unshare",
@@ -123,20 +129,22 @@ class Fleet:
         )
         child.close()
         self.agents = {}
-        memfd, loud = self.memfd(rules), self.memfd([rules[0].replace(connect_to=("127.0.0.1", loud_port))])
+        memfds = [self.memfd(r) for r in rules]
         for _ in range(cells):
             data, fds, _, _ = socket.recv_fds(ours, 16, 253)
             agent = fds.pop()
-            self.agents[int(data)] = socket.socket(fileno=agent)
+            index = int(data)
+            self.agents[index] = socket.socket(fileno=agent)
             add = {
                 "op": "add",
                 "cell": data.decode(),
                 "task": "t",
-                "audit": f"{directory}/{int(data)}.jsonl",
+                "audit": f"{directory}/{self.broker.pid}-{index}.jsonl",
                 "listeners": specs,
             }
+            memfd = memfds[min(index, len(memfds) - 1)]
             log = open_log(add["audit"])
-            socket.send_fds(self.control, [json.dumps(add).encode()], [memfd if int(data) else loud, log, *fds])
+            socket.send_fds(self.control, [json.dumps(add).encode()], [memfd, log, *fds])
             for fd in (log, *fds):
                 os.close(fd)
         added = 0
@@ -168,9 +176,64 @@ class Fleet:
             process.wait()
 
 
-def flood(fds, bulk, until):
-    """Runs in a process of its own: bulk on every socket of `fds`, both ways."""
+class Flood:
+    """The first cell of a fleet, as loud as it can be, and no louder than its limit of one CPU lets it."""
+
+    def __init__(self, context, fleet, hello):
+        self._context = context
+        self._socks = [fleet.tunnel(0, hello) for _ in range(16)]
+        self._agent = fleet.agents[0]
+        self.moved = context.Array("d", 2)
+
+    def start(self, seconds, group):
+        until = time.monotonic() + seconds
+        works = ((flood, ([s.fileno() for s in self._socks], 65536)), (knock, (self._agent.fileno(),)))
+        self._workers = [
+            self._context.Process(target=work, args=(*args, self.moved, until, group)) for work, args in works
+        ]
+        for w in self._workers:
+            w.start()
+
+    def wait(self):
+        for w in self._workers:
+            w.join()
+
+
+@contextlib.contextmanager
+def one_cpu():
+    """A control group (version 1 or 2) with one CPU: where a process is written to go into it, "" where there can be none."""
+    for base, name, value in (
+        ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "100000"),
+        ("/sys/fs/cgroup", "cpu.max", "100000 100000"),
+    ):
+        path = f"{base}/egress-scale-{os.getpid()}"
+        try:
+            os.mkdir(path)
+        except OSError:
+            continue
+        try:
+            if os.path.exists(f"{path}/{name}"):
+                with open(f"{path}/{name}", "w", encoding="ascii") as f:
+                    f.write(value)
+                yield f"{path}/cgroup.procs"
+                return
+        finally:
+            os.rmdir(path)
+    yield ""
+
+
+def enter(group):
+    """This process is one of the flooding cell's, niced: what is looked at is the broker's fairness between cells, not the
+    scheduler's between client processes."""
     os.nice(10)
+    if group:
+        with open(group, "w", encoding="ascii") as f:
+            f.write("0")
+
+
+def flood(fds, bulk, moved, until, group):
+    """Runs in a process of its own: bulk on every socket of `fds`, both ways."""
+    enter(group)
     socks = [socket.socket(fileno=fd) for fd in fds]
     for s in socks:
         s.setblocking(False)
@@ -183,15 +246,15 @@ def flood(fds, bulk, until):
         for fd, events in poll.poll(0.1):
             with contextlib.suppress(BlockingIOError):
                 if events & select.EPOLLIN:
-                    by_fd[fd].recv(1 << 20)
+                    moved[0] += len(by_fd[fd].recv(1 << 20))
             with contextlib.suppress(BlockingIOError):
                 if events & select.EPOLLOUT:
                     by_fd[fd].send(data)
 
 
-def knock(agent_fd, until):
+def knock(agent_fd, moved, until, group):
     """Runs in a process of its own: refused connections, and refused names, one after the other."""
-    os.nice(10)
+    enter(group)
     agent = socket.socket(fileno=agent_fd)
     hello = client_hello.hello(b"evil.test")
     query = b"\0\1\1\0\0\1\0\0\0\0\0\0\4evil\4test\0\0\1\0\1"
@@ -202,6 +265,7 @@ def knock(agent_fd, until):
         with socket.socket(fileno=socket.recv_fds(agent, 16, 1)[1][0]) as s:
             s.sendall(hello)
             s.recv(100)
+        moved[1] += 1
         for _ in range(8):
             dns.send(query)
         with contextlib.suppress(BlockingIOError):
@@ -234,6 +298,15 @@ def schedule_s(pid):
         return [int(v) / 1e9 for v in f.read().split()[:2]]
 
 
+def settle(*pids):
+    """Until no broker is busy any longer with what a flood has left in the kernel's buffers; at most 5 s."""
+    for _ in range(25):
+        before = [schedule_s(pid)[0] for pid in pids]
+        time.sleep(0.2)
+        if all(schedule_s(pid)[0] - b < 0.004 for pid, b in zip(pids, before, strict=True)):
+            return
+
+
 def at(values, share):
     return values[min(len(values) - 1, int(len(values) * share))]
 
@@ -252,18 +325,21 @@ def main():
     upstreams = [context.Process(target=echo, args=(s, 10 * i), daemon=True) for i, s in enumerate(servers)]
     for upstream in upstreams:
         upstream.start()
-    with tempfile.TemporaryDirectory(prefix="saggar-scale-") as directory:
-        fleet = Fleet(options.cells, *(s.getsockname()[1] for s in servers), directory)
+    quiet, loud = ([EgressRule(id="r", host=NAME, connect_to=s.getsockname()[:2])] for s in servers)
+    with tempfile.TemporaryDirectory(prefix="saggar-scale-") as directory, one_cpu() as group:
+        fleet = Fleet(options.cells, [loud, quiet], directory)
+        control = Fleet(1, [loud], directory)
         try:
-            result = run(fleet, options, context)
+            result = run(fleet, control, options, context, group)
         finally:
-            fleet.close()
+            for ended in (fleet, control):
+                ended.close()
             for upstream in upstreams:
                 upstream.kill()
     print(json.dumps(result, indent=2))
 
 
-def run(fleet, options, context):
+def run(fleet, control, options, context, group):
     hello = client_hello.hello(NAME.encode())
     empty = rss_mb(fleet.broker.pid)
     started = time.perf_counter()
@@ -272,26 +348,30 @@ def run(fleet, options, context):
     for s in held:
         s.sendall(b"ping")
     alive = sum(s.recv(100) == b"ping" for s in held)
-    sampled = [fleet.tunnel(cell, hello) for cell in list(fleet.agents)[1:9]]
-    flooding = [fleet.tunnel(0, hello) for _ in range(16)]
-    quiet, loud, waits = [], [], []
+    sampled = [fleet.tunnel(cell, hello) for cell in range(1, 9)]
+    floods = {"flood": Flood(context, fleet, hello), "control": Flood(context, control, hello)}
+    trips = {"quiet": [], "flood": [], "control": []}
+    waits = []
     for _ in range(options.rounds):
-        quiet.append(round_trips(sampled, options.seconds))
-        until = time.monotonic() + options.seconds + 0.5
-        # niced: what is looked at is the broker's fairness, not the scheduler's between client processes
-        workers = [
-            context.Process(target=flood, args=([s.fileno() for s in flooding], 65536, until)),
-            context.Process(target=knock, args=(fleet.agents[0].fileno(), until)),
-        ]
-        for w in workers:
-            w.start()
-        time.sleep(0.3)
-        before = schedule_s(fleet.broker.pid)
-        loud.append(round_trips(sampled, options.seconds))
-        waits.append([(b - a) / options.seconds for a, b in zip(before, schedule_s(fleet.broker.pid), strict=True)])
-        for w in workers:
-            w.join()
-    p99 = statistics.median(at(q, 0.99) for q in quiet), statistics.median(at(q, 0.99) for q in loud)
+        for kind, found in trips.items():
+            settle(fleet.broker.pid, control.broker.pid)
+            if kind != "quiet":
+                floods[kind].start(options.seconds + 0.5, group)
+                time.sleep(0.3)
+            before = schedule_s(fleet.broker.pid)
+            found.append(round_trips(sampled, options.seconds))
+            after = schedule_s(fleet.broker.pid)
+            if kind == "flood":
+                waits.append([(b - a) / options.seconds for a, b in zip(before, after, strict=True)])
+            if kind != "quiet":
+                floods[kind].wait()
+    seconds = options.rounds * (options.seconds + 0.5)
+    found = {
+        f"others_{label}_{kind}_ms": statistics.median(at(r, share) for r in trips[kind])
+        for label, share in (("p50", 0.5), ("p99", 0.99))
+        for kind in trips
+    }
+    p99 = [found[f"others_p99_{kind}_ms"] for kind in ("flood", "quiet", "control")]
     return {
         "cells": options.cells,
         "connections_open": len(held),
@@ -299,13 +379,15 @@ def run(fleet, options, context):
         "opened_per_s": len(held) / opening,
         "broker_rss_empty_mb": empty,
         "broker_rss_mb": rss_mb(fleet.broker.pid),
-        "others_p50_quiet_ms": statistics.median(at(q, 0.5) for q in quiet),
-        "others_p50_flood_ms": statistics.median(at(q, 0.5) for q in loud),
-        "others_p99_quiet_ms": p99[0],
-        "others_p99_flood_ms": p99[1],
-        "others_p99_ratio": p99[1] / p99[0],
+        "flood_cpu_limit": "one CPU" if group else "none: no control group can be made",
+        **found,
+        "p99_flood_to_quiet": p99[0] / p99[1],
+        "p99_control_to_quiet": p99[2] / p99[1],
+        "p99_flood_to_control": p99[0] / p99[2],
         "broker_share_running": statistics.median(w[0] for w in waits),
         "broker_share_waiting_for_cpu": statistics.median(w[1] for w in waits),
+        **{f"{kind}_mb_s": f.moved[0] / seconds / 1e6 for kind, f in floods.items()},
+        **{f"{kind}_refused_per_s": f.moved[1] / seconds for kind, f in floods.items()},
     }
 
 

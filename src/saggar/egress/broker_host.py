@@ -30,6 +30,7 @@ from saggar.egress.budget import Limits
 from saggar.egress.cell_host import Cell
 from saggar.egress.heap_host import keep_heap
 from saggar.egress.lockdown_host import lock_down_broker
+from saggar.egress.shares_host import Shares
 from saggar.policy.model import EgressRule
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Broker:
         self._control = control
         self._stop = stop
         self._loop = asyncio.get_running_loop()
+        self._shares = Shares(self._loop)
         self._queue: list[dict[str, object]] = []
         #: by cell: each has a secrets process of its own
         self._secrets: dict[str, SecretsClient] = {}
@@ -132,7 +134,9 @@ class Broker:
         rules = rules_of(policy)
         audit = AuditLog(message["audit"], message["task"], fd=descriptors.pop(1))
         limits = Limits.parse(policy["egress"].get("budget") or {})
-        cell = Cell(id=id_, rules=rules, audit=audit, pool=self._pool, emit=self.emit, limits=limits)
+        cell = Cell(
+            id=id_, rules=rules, audit=audit, pool=self._pool, emit=self.emit, share=self._shares.join(), limits=limits
+        )
         self.cells[id_] = cell
         secrets = self._secrets.get(id_)
         if secrets is not None:

@@ -24,8 +24,8 @@ from saggar.egress.listeners import CAPTURED_PORTS, PROXY_PORT, RESOLVER_ADDRESS
 from saggar.egress.match import RuleSet
 from saggar.egress.names import SyntheticNames
 from saggar.egress.packet_host import PacketWatch
+from saggar.egress.shares_host import ACCEPT_NS, ROUND_NS
 from saggar.egress.spend import Spend
-from saggar.egress.splice_host import Share
 from saggar.egress.wire_host import reset
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from saggar.egress.connection_host import TerminatedPath
     from saggar.egress.destination import Destination
     from saggar.egress.listeners import ListenerSpec
+    from saggar.egress.shares_host import Share
     from saggar.policy.model import EgressRule
 
     class Served(Protocol):
@@ -122,6 +123,7 @@ class Cell:
         audit: AuditLog,
         pool: ThreadPoolExecutor,
         emit: Callable[[dict[str, object]], None],
+        share: Share,
         limits: Limits | None = None,
     ) -> None:
         self.id = id
@@ -136,7 +138,7 @@ class Cell:
         #: (name, reason) of refused names that are recorded already
         self.dns_seen: set[tuple[str, str]] = set()
         self.loop = asyncio.get_running_loop()
-        self.share = Share(self.loop)
+        self.share = share
         self.budget = Budget(limits or Limits(), self.loop.time())
         self._wall: asyncio.TimerHandle | None = None
         self._watch_wall()
@@ -180,6 +182,10 @@ class Cell:
         for _ in range(_ACCEPT_BATCH):
             if self.closed:
                 return
+            if self.share.spent:
+                self.share.park(listener.fileno(), self._accept, listener, serve)
+                return
+            self.share.take(ROUND_NS if self.share.paced else ACCEPT_NS)
             try:
                 sock, _peer = listener.accept()
             except BlockingIOError:
@@ -366,6 +372,7 @@ class Cell:
         self._sweep.cancel()
         if self._wall is not None:
             self._wall.cancel()
+        self.share.close()
         if self._watch is not None:
             self._watch.close()
         for sock in self._sockets:

@@ -62,6 +62,7 @@ class ClientEnd(End):
 
     def __init__(self, owner: Termination, sock: socket.socket, authorized: AuthorizedRequest, terms: Terms) -> None:
         super().__init__(owner.loop, sock, owner.turn)
+        self.share = owner.share
         self.owner = owner
         self.authorized = authorized
         self.terms = terms

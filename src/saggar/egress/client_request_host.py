@@ -364,6 +364,7 @@ class Requests(Uploads):
             sock.close()
             return
         upstream = Upstream(self.loop, sock, self.owner.turn, key)
+        upstream.share = self.owner.share
         self.upstream = upstream
         upstream.begin(self.exchange(), admitted.method)
         secure = destination.scheme == "https"

@@ -16,6 +16,7 @@ from saggar.core.decision import DENY, Decision
 from saggar.core.errors import ParseError
 from saggar.egress import dns_message as dns
 from saggar.egress.destination import parse_host
+from saggar.egress.shares_host import NAME_NS
 from saggar.egress.wire_host import Wire
 
 if TYPE_CHECKING:
@@ -82,11 +83,16 @@ class DnsUdp:
         self._sock = sock
 
     def on_readable(self) -> None:
+        share = self._cell.share
         for _ in range(_BATCH):
+            if share.spent:
+                share.park(self._sock.fileno(), self.on_readable)
+                return
             try:
                 data, peer = self._sock.recvfrom(4096)
             except OSError:
                 return
+            share.take(NAME_NS)
             reply = answer(self._cell, data)
             if reply is not None:
                 with suppress(OSError):
@@ -98,7 +104,7 @@ class DnsTcp:
 
     def __init__(self, cell: Cell, sock: socket.socket) -> None:
         self._cell = cell
-        self._wire = Wire(sock)
+        self._wire = Wire(sock, cell.share)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -111,6 +117,7 @@ class DnsTcp:
                 while True:
                     async with asyncio.timeout(_TCP_IDLE_S):
                         data = await self._read()
+                        self._cell.share.take(NAME_NS)
                         reply = answer(self._cell, data) if data else None
                         if reply is None:
                             return

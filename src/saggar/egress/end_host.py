@@ -16,10 +16,13 @@ import socket
 import ssl
 from contextlib import suppress
 
+from saggar.egress.shares_host import CLEAR_BYTE_NS, PACED_BYTES, REQUEST_NS
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
 
+    from saggar.egress.shares_host import Share
     from saggar.egress.turn_host import Turn
 
 #: one for the process: callbacks never overlap, and data is copied out before the next `recv`
@@ -31,7 +34,7 @@ class End:
     """Subclasses say what happens: `ready`, `data`, `drained`, `ended` (orderly), `lost` (not)."""
 
     __slots__ = ("_fd", "_incoming", "_outgoing", "_plain", "_reading", "_recv_into", "_send", "_speaking", "_tls", "_turn", "_writing",
-                 "clean", "closed", "eof", "loop", "open", "pending", "sent", "sock")  # fmt: skip
+                 "clean", "closed", "eof", "loop", "open", "pending", "sent", "share", "sock")  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, turn: Turn) -> None:
         self.loop = loop
@@ -43,6 +46,8 @@ class End:
         self._fd = sock.fileno()
         self._recv_into = sock.recv_into
         self._send = sock.send
+        #: the cell's, where it waits for its turn with others
+        self.share: Share | None = None
         self._tls: ssl.SSLObject | None = None
         self._incoming: ssl.MemoryBIO | None = None
         self._outgoing: ssl.MemoryBIO | None = None
@@ -98,6 +103,8 @@ class End:
         if self._reading:
             self._reading = False
             self.loop.remove_reader(self._fd)
+            if self.share is not None:
+                self.share.drop_reader(self._fd)
 
     def resume(self) -> None:
         if not self._reading and not self.closed and not self.eof:
@@ -105,6 +112,9 @@ class End:
             self.loop.add_reader(self._fd, self._on_readable)
 
     def _on_readable(self) -> None:
+        if self.share is not None and self.share.spent:
+            self.share.park(self._fd, self._on_readable)
+            return
         try:
             self._read()
         except Exception as e:  # noqa: BLE001  # a fault of ours ends this connection, and nothing passes
@@ -112,7 +122,7 @@ class End:
 
     def _read(self) -> None:
         try:
-            count = self._recv_into(_BUFFER)
+            count = self._recv_into(_BUFFER, PACED_BYTES if self.share is not None and self.share.paced else 0)
         except BlockingIOError:
             return
         except OSError as e:
@@ -121,6 +131,8 @@ class End:
         if not count:
             self._end()
             return
+        if self.share is not None:
+            self.share.take(REQUEST_NS + CLEAR_BYTE_NS * count)
         # with a reset that came behind these bytes the event loop (libuv) stops watching and never tells
         gone = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if self._incoming is None:
@@ -251,6 +263,9 @@ class End:
                 self._fail(e)
 
     def _on_writable(self) -> None:
+        if self.share is not None and self.share.spent:
+            self.share.park_writer(self._fd, self._on_writable)
+            return
         try:
             sent = self._send(self.pending)
         except BlockingIOError:
@@ -300,6 +315,8 @@ class End:
         if self._writing:
             self._writing = False
             self.loop.remove_writer(self._fd)
+            if self.share is not None:
+                self.share.drop(self._fd)
         self.pending = b""
         self._plain.clear()
         self.sock.close()

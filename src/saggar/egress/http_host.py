@@ -64,7 +64,7 @@ class HttpRelay:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._client = Wire(connection.sock)
+        self._client = Wire(connection.sock, connection.cell.share)
         self._upstream: Wire | None = None
         self._upstream_for: AuthorizedRequest | None = None
         self._upstream_used = False
@@ -224,7 +224,8 @@ class HttpRelay:
             self._upstream_used = True
             return
         self._drop_upstream()
-        self._upstream = Wire(await self._connection.cell.dialer.dial(request))
+        cell = self._connection.cell
+        self._upstream = Wire(await cell.dialer.dial(request), cell.share)
         self._upstream_for = request
         self._upstream_used = False
 

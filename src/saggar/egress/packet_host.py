@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from saggar.core.decision import DENY, Decision
 from saggar.egress.packet import KernelRefusal, parse_reply
 from saggar.egress.packet_filter import FILTER, SNAP, filter_program
+from saggar.egress.shares_host import PACKET_NS
 
 if TYPE_CHECKING:
     from saggar.egress.cell_host import Cell
@@ -38,11 +39,18 @@ class PacketWatch:
         cell.loop.add_reader(sock.fileno(), self.on_readable)
 
     def on_readable(self) -> None:
+        if self._cell.share.spent:
+            self._cell.share.park(self._sock.fileno(), self.on_readable)
+        else:
+            self._read()
+
+    def _read(self) -> None:
         for _ in range(_BATCH):
             try:
                 packet, origin = self._sock.recvfrom(SNAP)
             except OSError:
                 return
+            self._cell.share.take(PACKET_NS)
             if origin[2] != 0:  # PACKET_HOST: what was queued before the filter came in both directions
                 continue
             refusal = parse_reply(packet)
@@ -74,7 +82,7 @@ class PacketWatch:
 
     def close(self) -> None:
         """Read what is queued, then tell how often each was tried."""
-        self.on_readable()
+        self._read()
         repeated = {f"{r.protocol} {r.address}:{r.port}": n for r, n in self._seen.items() if n > 1}
         if repeated:
             self._cell.note("egress.kernel_refused", reason="repeated", counts=repeated)

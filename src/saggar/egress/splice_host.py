@@ -13,11 +13,14 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from saggar.egress.shares_host import BYTE_NS, EVENT_NS, PACED_BYTES
 from saggar.egress.wire_host import reset
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+
+    from saggar.egress.shares_host import Share
 
 #: one for the process: callbacks never overlap, and what cannot be sent at once is copied out
 _BUFFER = memoryview(bytearray(256 * 1024))
@@ -26,33 +29,8 @@ _BUFFER = memoryview(bytearray(256 * 1024))
 _BULK_BYTES = 4 * 1024 * 1024
 _LARGE_PIECE = 32 * 1024
 _PIPE_BYTES = 256 * 1024
-#: what one cell may read and write in one round of the event loop: 100 us of work, then the other cells have their turn
-ROUND_BYTES = 512 * 1024
 _F_SETPIPE_SZ = 1031
 _SPLICE_FLAGS = 3  # SPLICE_F_MOVE | SPLICE_F_NONBLOCK
-
-
-class Share:
-    """One cell's share of a round of the event loop. A socket that is left unread is reported again in the next one."""
-
-    __slots__ = ("_armed", "_loop", "_used", "spent")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._used = 0
-        self._armed = False
-        self.spent = False
-
-    def take(self, size: int) -> None:
-        self._used += size
-        self.spent = self._used >= ROUND_BYTES
-        if not self._armed:
-            self._armed = True
-            self._loop.call_soon(self._renew)
-
-    def _renew(self) -> None:
-        self._used = 0
-        self._armed = self.spent = False
 
 
 class _Direction:
@@ -96,9 +74,10 @@ class _Direction:
 
     def on_readable(self) -> None:
         if self.share.spent:
+            self.share.park(self.source_fd, self.on_readable)
             return
         try:
-            size = self.recv_into(_BUFFER)
+            size = self.recv_into(_BUFFER, PACED_BYTES if self.share.paced else 0)
         except BlockingIOError:
             return
         except OSError:
@@ -113,6 +92,7 @@ class _Direction:
             self.splice.abort()
             return
         self.count += size
+        self.share.take(EVENT_NS + BYTE_NS * size)
         try:
             sent = self.send(_BUFFER[:size])
         except BlockingIOError:
@@ -121,19 +101,17 @@ class _Direction:
             self.splice.abort()
             return
         if sent < size:
-            self.share.take(size + sent)
             self.pending = bytes(_BUFFER[sent:size])
             self.splice.loop.remove_reader(self.source_fd)
             self.splice.loop.add_writer(self.sink_fd, self._on_writable)
         elif gone:
             self._end()
-        elif size >= _LARGE_PIECE:
-            self.share.take(2 * size)
-            if self.count >= _BULK_BYTES:
-                self._to_kernel()
+        elif size >= _LARGE_PIECE and self.count >= _BULK_BYTES:
+            self._to_kernel()
 
     def _on_writable(self) -> None:
         if self.share.spent:
+            self.share.park_writer(self.sink_fd, self._on_writable)
             return
         try:
             sent = self.send(self.pending)
@@ -142,7 +120,7 @@ class _Direction:
         except OSError:
             self.splice.abort()
             return
-        self.share.take(sent)
+        self.share.take(EVENT_NS + BYTE_NS * sent)
         self.pending = self.pending[sent:]
         if not self.pending:
             self.splice.loop.remove_writer(self.sink_fd)
@@ -162,10 +140,14 @@ class _Direction:
         self.splice.loop.add_reader(self.source_fd, self._on_bulk)
 
     def _on_bulk(self) -> None:
-        if self._pipe is None or self.share.spent:
+        if self.share.spent:
+            self.share.park(self.source_fd, self._on_bulk)
+            return
+        if self._pipe is None:
             return
         try:
-            size = os.splice(self.source_fd, self._pipe[1], _PIPE_BYTES, flags=_SPLICE_FLAGS)
+            most = PACED_BYTES if self.share.paced else _PIPE_BYTES
+            size = os.splice(self.source_fd, self._pipe[1], most, flags=_SPLICE_FLAGS)
         except BlockingIOError:
             return
         except OSError:
@@ -179,7 +161,7 @@ class _Direction:
             self.splice.abort()
             return
         self.count += size
-        self.share.take(size)
+        self.share.take(EVENT_NS + BYTE_NS * size)
         self._in_pipe = size
         if self._drain():
             if gone:
@@ -190,6 +172,7 @@ class _Direction:
 
     def _on_bulk_writable(self) -> None:
         if self.share.spent:
+            self.share.park_writer(self.sink_fd, self._on_bulk_writable)
             return
         if self._drain() and self.splice.open:
             self.splice.loop.remove_writer(self.sink_fd)
@@ -203,7 +186,7 @@ class _Direction:
             while self._in_pipe:
                 moved = os.splice(self._pipe[0], self.sink_fd, self._in_pipe, flags=_SPLICE_FLAGS)
                 self._in_pipe -= moved
-                self.share.take(moved)
+                self.share.take(BYTE_NS * moved)
         except BlockingIOError:
             return False
         except OSError:
@@ -282,6 +265,7 @@ class Splice:
         for direction in (self.up, self.down):
             self.loop.remove_reader(direction.source_fd)
             self.loop.remove_writer(direction.source_fd)
+            self.share.drop(direction.source_fd)
         for direction in (self.up, self.down):
             direction.close_pipe()
             if abort:

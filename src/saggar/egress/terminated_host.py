@@ -17,6 +17,7 @@ from saggar.egress.budget import Budget, Limits
 from saggar.egress.client_host import Client
 from saggar.egress.placeholder import Canary
 from saggar.egress.redact import Secrets
+from saggar.egress.shares_host import LEAF_NS
 from saggar.egress.terms import Terms
 from saggar.egress.turn_host import Turn
 from saggar.egress.upstream_host import Pool, client_context
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from saggar.egress.dial_host import Dialer
     from saggar.egress.http_head import RequestHead
     from saggar.egress.secrets_client_host import SecretsClient
+    from saggar.egress.shares_host import Share
 
     class CellPort(Protocol):
         """What the broker gives the terminated path of one cell."""
@@ -82,10 +84,12 @@ class Termination:
         *,
         placeholders: Iterable[str] = (),
         limits: Limits | None = None,
+        share: Share | None = None,
     ) -> None:
         self.loop = loop
         self.port = port
         self.secrets = secrets
+        self.share = share
         self._placeholders = tuple(placeholders)
         self.canary: Canary | None = Canary(self._placeholders) if self._placeholders else None
         #: placeholder to (token, id of the rule whose endpoint issued it)
@@ -203,6 +207,8 @@ class Termination:
             if len(self._servers) >= MAX_LEAVES:
                 # under a wildcard a cell can invent names without end
                 del self._servers[next(iter(self._servers))]
+            if self.share is not None:
+                self.share.take(LEAF_NS)
             found = self._servers[host] = _server_context(certificate, key)
         return found
 

@@ -40,7 +40,7 @@ _SHOWN = frozenset({"host", "port", "method", "path", "query", "grant"})
 class BrokerPort:
     """`terminated_host.CellPort` over a broker's cell."""
 
-    __slots__ = ("_cell", "_emit", "_next", "_waiting", "budget", "dialer", "id")
+    __slots__ = ("_cell", "_emit", "_next", "_waiting", "budget", "dialer", "id", "share")
 
     def __init__(self, cell: Cell, emit: Callable[[dict[str, object]], None]) -> None:
         self._cell = cell
@@ -50,6 +50,7 @@ class BrokerPort:
         self.id = cell.id
         self.dialer = cell.dialer
         self.budget = cell.budget
+        self.share = cell.share
 
     def record(self, decision: Decision, destination: Destination, via: str) -> bool:
         """What is about to happen, for the next `commit`; False: it must not."""
@@ -112,6 +113,7 @@ class Terminated:
             port,
             secrets,
             placeholders=egress.get("placeholders") or (),
+            share=port.share,
         )
         self._path.budget = port.budget  # one for the task, whichever path its bytes take
         self._approve(egress)

@@ -13,6 +13,12 @@ import socket
 import struct
 from contextlib import suppress
 
+from saggar.egress.shares_host import BYTE_NS, EVENT_NS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from saggar.egress.shares_host import Share
+
 _LINGER_RESET = struct.pack("ii", 1, 0)
 _CHUNK = 64 * 1024
 _MAX_DRAINED = 16
@@ -136,10 +142,12 @@ def say_and_close(sock: socket.socket, last_words: bytes) -> None:
 class Wire:
     """Buffered reading and back-pressured writing on one connected socket."""
 
-    __slots__ = ("buffer", "bytes_in", "bytes_out", "ended", "sock")
+    __slots__ = ("buffer", "bytes_in", "bytes_out", "ended", "share", "sock")
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, share: Share | None = None) -> None:
+        """share: the cell's, where what is read is to wait for its turn."""
         self.sock = sock
+        self.share = share
         self.buffer = bytearray()
         self.bytes_in = 0
         self.bytes_out = 0
@@ -149,12 +157,17 @@ class Wire:
         """More bytes into `buffer`; False at the end of the stream. Raises OSError."""
         if self.ended:
             return False
+        share = self.share
         while True:
+            if share is not None and share.paced:
+                await share.turn()
             try:
                 data = self.sock.recv(_CHUNK)
             except BlockingIOError:
                 await wait_readable(self.sock)
                 continue
+            if share is not None:
+                share.take(EVENT_NS + BYTE_NS * len(data))
             if not data:
                 self.ended = True
                 return False

@@ -8,6 +8,7 @@ from saggar.audit.sink_host import AuditLog
 from saggar.egress.cell_host import MAX_HOSTS, MAX_REFUSALS, Cell, Usage
 from saggar.egress.destination import Destination
 from saggar.egress.ledger import Used, read
+from saggar.egress.shares_host import Shares
 from saggar.policy.model import EgressRule
 
 RULE = EgressRule(id="r", host="*.a.test", ports=(443,))
@@ -21,7 +22,14 @@ def records(tmp_path, fill):
     async def run():
         with ThreadPoolExecutor(1) as pool:
             audit = AuditLog(str(tmp_path / "audit.jsonl"), "t")
-            cell = Cell(id="c", rules=[RULE], audit=audit, pool=pool, emit=lambda _: None)
+            cell = Cell(
+                id="c",
+                rules=[RULE],
+                audit=audit,
+                pool=pool,
+                emit=lambda _: None,
+                share=Shares(asyncio.get_running_loop()).join(),
+            )
             fill(cell.usage)
             for part in cell.summaries():
                 cell.note("egress.summary", reason="removed", **part)

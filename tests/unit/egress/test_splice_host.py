@@ -1,4 +1,4 @@
-"""Two real sockets joined on uvloop: every way in which either side can end, and what one cell may take of a round."""
+"""Two real sockets joined on uvloop: every way in which either side can end."""
 
 import asyncio
 import socket
@@ -7,7 +7,8 @@ import struct
 import pytest
 import uvloop
 
-from saggar.egress.splice_host import ROUND_BYTES, Share, Splice
+from saggar.egress.shares_host import Shares
+from saggar.egress.splice_host import Splice
 
 
 def pair():
@@ -26,7 +27,7 @@ class Joined:
         near_upstream, self.upstream = pair()
         self.done = loop.create_future()
         self.splice = Splice(
-            loop, near_client, near_upstream, lambda: self.done.set_result(None), share=Share(loop), **options
+            loop, near_client, near_upstream, lambda: self.done.set_result(None), share=Shares(loop).join(), **options
         )
         self.splice.start()
 
@@ -152,17 +153,3 @@ def test_abort_is_once_and_closes_everything():
             j.client.recv(1)
 
     run(main)
-
-
-def test_a_share_is_spent_and_renewed_with_the_round():
-    async def main():
-        share = Share(asyncio.get_running_loop())
-        share.take(ROUND_BYTES - 1)
-        assert not share.spent
-        share.take(1)
-        assert share.spent
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert not share.spent
-
-    uvloop.run(main())

@@ -1,0 +1,281 @@
+"""Whose turn it is in the one event loop, so that one cell's flood is not felt in the others.
+
+I1  A cell that works alone is never paced: what nobody else needs is its own.
+I2  While others are active, a cell that works more than `HEAVY` of the time gets at most `EACH` of it, in slices of well below a
+    millisecond; between them its sockets are not even watched, so its clients wait instead of taking the CPU that others need.
+I3  Cells that are heavy together take turns (deficit round robin over cells, not over sockets; what a turn overdraws is paid back).
+I4  Nothing is lost: what is not read stays in the kernel, and TCP tells the client.
+
+Costs are nanoseconds of this process: estimated where they are cheap to estimate, measured inside a paced cell's turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from time import perf_counter_ns, thread_time_ns
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+#: what things cost: a small message one way, a byte, a connection from accept to splice or refusal, a name, a kernel's refusal
+EVENT_NS = 12_000
+BYTE_NS = 0.3
+ACCEPT_NS = 120_000
+NAME_NS = 20_000
+PACKET_NS = 10_000
+#: the same of a terminated host: what was read at once, a byte of it, a leaf with its context
+REQUEST_NS = 60_000
+CLEAR_BYTE_NS = 1.0
+LEAF_NS = 2_000_000
+
+#: a cell's share of one round of the loop: then the other cells have their turn. A socket left unread is reported again
+ROUND_NS = 400_000
+#: a cell is weighed after so much work, and is heavy with more than this part of the time since it was weighed last
+WEIGHED_NS = 4_000_000
+HEAVY = 0.1
+#: of the time, for each heavy cell and for all of them together, while cells that are not heavy are active
+EACH = 0.1
+ALL = 0.5
+#: a cell is active for so long after it did something
+ACTIVE_NS = 100_000_000
+_LOOK_NS = 5_000_000
+#: read at once by a paced cell: a callback is not cut short
+PACED_BYTES = 128 * 1024
+_TURN_S = 0.001
+#: so long a paced cell must have been light
+_CALM_NS = 10_000_000
+#: what an idle cell may save up, and what a turn may overdraw before the cell is passed over for good
+_SAVED_NS = 100_000
+
+
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+class Share:
+    """One cell's part of the loop. Who works for a cell asks `spent` first, parks what must wait, and says what it took."""
+
+    __slots__ = (
+        "_all",
+        "_next",
+        "_parked",
+        "active",
+        "credit",
+        "loop",
+        "paced",
+        "seen",
+        "since",
+        "spent",
+        "weighed",
+        "work",
+    )
+
+    def __init__(self, every: Shares) -> None:
+        self._all = every
+        self.loop = every.loop
+        #: True: do nothing now
+        self.spent = False
+        self.paced = False
+        #: ns so far; those at the last weighing, and when that was
+        self.work = 0.0
+        self.weighed = 0.0
+        self.since = every.clock()
+        self._next = float(ROUND_NS)
+        #: `work` when it was looked at last, and when it had last changed by then
+        self.seen = 0.0
+        self.active = 0
+        self.credit = 0.0
+        #: (descriptor, whether for writing) or a future to what watches it again, and to what is called with the turn
+        self._parked: dict[object, tuple[Callable[[], object], Callable[[], object]]] = {}
+
+    def take(self, cost_ns: float) -> None:
+        """Count work that was done."""
+        self.work = work = self.work + cost_ns
+        if work >= self._next:
+            self._next = work + ROUND_NS
+            self.spent = True
+            self._all.weigh(self)
+
+    def renew(self) -> None:
+        """A new round."""
+        if not self.paced:
+            self.spent = False
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def park(self, fd: int, callback: Callable[..., object], *args: Any) -> None:
+        """`callback` is a reader of `fd` and the cell has no turn: while paced, call it with the next one, and watch again."""
+        if self.paced:
+            self.loop.remove_reader(fd)
+            self._parked[fd, False] = partial(self.loop.add_reader, fd, callback, *args), partial(callback, *args)
+
+    def park_writer(self, fd: int, callback: Callable[[], object]) -> None:
+        """The same for a writer."""
+        if self.paced:
+            self.loop.remove_writer(fd)
+            self._parked[fd, True] = partial(self.loop.add_writer, fd, callback), callback
+
+    def drop(self, fd: int) -> None:
+        """`fd` is not read or written any longer: it may soon be another connection's."""
+        if self._parked:
+            self._parked.pop((fd, False), None)
+            self._parked.pop((fd, True), None)
+
+    def drop_reader(self, fd: int) -> None:
+        """`fd` is not to be read now."""
+        if self._parked:
+            self._parked.pop((fd, False), None)
+
+    async def turn(self) -> None:
+        """Until the cell has its turn; for coroutines."""
+        if self.paced and self.spent:
+            ready = self.loop.create_future()
+            self._parked[ready] = partial(_wake, ready), self._charge
+            try:
+                await ready
+            finally:
+                self._parked.pop(ready, None)
+
+    def _charge(self) -> None:
+        """For a coroutine, which goes on after the turn."""
+        self.credit -= REQUEST_NS
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._parked)
+
+    # -- the turn ----------------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Call what is parked, first come first served, until the credit is used up."""
+        parked, cpu = self._parked, self._all.cpu
+        while parked and self.credit > 0:
+            self.spent = False
+            before, work = cpu(), self.work
+            watch, callback = parked.pop(next(iter(parked)))
+            try:
+                watch()
+                callback()
+            finally:
+                # of a terminated host much is done at the end of the round: then the estimate is nearer
+                self.credit -= max(cpu() - before, self.work - work)
+                self.spent = self.paced
+
+    def release(self) -> None:
+        """No longer paced: everything is watched again. What is ready is reported by the next round."""
+        self.paced = self.spent = False
+        parked, self._parked = self._parked, {}
+        for watch, _ in parked.values():
+            watch()
+
+    def close(self) -> None:
+        """The cell is gone; its sockets are closed by whoever owns them."""
+        self._parked.clear()
+        self._all.leave(self)
+
+
+class Shares:
+    """The shares of all cells of one broker."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        clock: Callable[[], int] = perf_counter_ns,
+        cpu: Callable[[], int] = thread_time_ns,
+    ) -> None:
+        """clock, cpu: the time, and what of it this thread has used; in ns, for tests."""
+        self.loop = loop
+        self.clock = clock
+        self.cpu = cpu
+        self._shares: set[Share] = set()
+        self._paced: deque[Share] = deque()
+        self._looked = 0
+        self._last = 0
+
+    def join(self) -> Share:
+        share = Share(self)
+        self._shares.add(share)
+        return share
+
+    def leave(self, share: Share) -> None:
+        self._shares.discard(share)
+        if share.paced:
+            share.paced = False
+            self._paced.remove(share)
+
+    def weigh(self, share: Share) -> None:
+        """`share` has used its part of a round: let it go on in the next one, or pace it."""
+        if share.paced:
+            return
+        now = self.clock()
+        work = share.work - share.weighed
+        if work >= WEIGHED_NS:
+            heavy = work > HEAVY * (now - share.since)
+            share.weighed, share.since = share.work, now
+            if heavy and self._others(share, now):
+                self._pace(share, now)
+                return
+        self.loop.call_soon(share.renew)
+
+    def _pace(self, share: Share, now: int) -> None:
+        share.paced = share.spent = True
+        share.credit = 0.0
+        if not self._paced:
+            self._last = now
+            self.loop.call_later(_TURN_S, self._turn)
+        self._paced.append(share)
+
+    def _look(self, now: int) -> bool:
+        """Note who has worked; whether that was long enough ago to be worth it."""
+        if now - self._looked < _LOOK_NS:
+            return False
+        self._looked = now
+        for share in self._shares:
+            if share.work != share.seen:
+                share.seen = share.work
+                share.active = now
+        return True
+
+    def _others(self, share: Share, now: int) -> bool:
+        """Whether any other cell is active."""
+        self._look(now)
+        return any(s.active > now - ACTIVE_NS and s is not share for s in self._shares)
+
+    def _turn(self) -> None:
+        """One turn of each paced cell."""
+        now = self.clock()
+        elapsed, self._last = now - self._last, now
+        if self._look(now):
+            self._release(now)
+        light = any(s.active > now - ACTIVE_NS and not s.paced for s in self._shares)
+        count = len(self._paced)
+        if not count:
+            return
+        part = min(EACH, ALL / count) if light else 1 / count
+        try:
+            for share in tuple(self._paced):
+                share.credit = min(share.credit + part * elapsed, _SAVED_NS)
+                share.serve()
+        finally:
+            # also where a callback failed: the others must not wait for ever
+            self._paced.rotate(-1)
+            if light or not any(s.waits and s.credit > 0 for s in self._paced):
+                self.loop.call_later(_TURN_S, self._turn)
+            else:
+                self.loop.call_soon(self._turn)
+
+    def _release(self, now: int) -> None:
+        """Cells that are alone again, or no longer heavy."""
+        for share in tuple(self._paced):
+            elapsed = now - share.since
+            light = elapsed >= _CALM_NS and share.work - share.weighed < HEAVY * elapsed and not share.waits
+            if elapsed >= _CALM_NS:
+                share.weighed, share.since = share.work, now
+            if light or not self._others(share, now):
+                self._paced.remove(share)
+                share.release()

@@ -1,0 +1,365 @@
+"""One loop, several cells: who is paced, who is not, and that nothing is lost or watched by mistake."""
+
+import asyncio
+import hashlib
+import os
+import socket
+import threading
+import time
+
+import pytest
+import uvloop
+
+from saggar.egress.shares_host import ACTIVE_NS, EACH, ROUND_NS, WEIGHED_NS, Shares
+from saggar.egress.splice_host import Splice
+
+
+class Clock:
+    """Both clocks: work passes no time unless it is told to."""
+
+    def __init__(self):
+        self.now = 10**12
+        self.used = 0
+
+    def turns(self, loop):
+        return Shares(loop, clock=lambda: self.now, cpu=lambda: self.used)
+
+
+async def next_turn(clock, ms=1):
+    """Let a turn of `ms` milliseconds come."""
+    clock.now += int(ms * 1e6)
+    await asyncio.sleep(0.004)
+
+
+def work_hard(share):
+    for _ in range(WEIGHED_NS // ROUND_NS):
+        share.take(ROUND_NS)
+
+
+def test_a_share_is_spent_and_renewed_with_the_round():
+    async def main():
+        share = Shares(asyncio.get_running_loop()).join()
+        share.take(ROUND_NS - 1)
+        assert not share.spent
+        share.take(1)
+        assert share.spent
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not share.spent
+
+    uvloop.run(main())
+
+
+def test_a_cell_that_works_alone_is_not_paced():
+    async def main():
+        clock = Clock()
+        turns = clock.turns(asyncio.get_running_loop())
+        busy, _idle = turns.join(), turns.join()
+        clock.now += ACTIVE_NS
+        for _ in range(100):
+            work_hard(busy)
+            clock.now += WEIGHED_NS
+            assert not busy.paced
+            await asyncio.sleep(0)
+
+    uvloop.run(main())
+
+
+def test_a_cell_that_works_little_is_not_paced_by_others():
+    async def main():
+        clock = Clock()
+        turns = clock.turns(asyncio.get_running_loop())
+        one, other = turns.join(), turns.join()
+        for _ in range(100):
+            clock.now += 11 * WEIGHED_NS
+            for share in (one, other):
+                work_hard(share)
+                assert not share.paced
+
+    uvloop.run(main())
+
+
+class Pair:
+    """A heavy cell's readable socket beside a cell that is active."""
+
+    def __init__(self, clock, turns, cost=10_000):
+        self.clock = clock
+        self.turns = turns
+        self.heavy, self.light = self.turns.join(), self.turns.join()
+        self.near, self.far = socket.socketpair()
+        self.near.setblocking(False)
+        self.others = []
+        self.reads = 0
+        self.cost = cost
+        self.heavy.loop.add_reader(self.near.fileno(), self.on_readable)
+        self.pace()
+
+    def pace(self):
+        self.clock.now += 2 * WEIGHED_NS
+        self.light.take(1)
+        work_hard(self.heavy)
+        assert self.heavy.paced
+        assert self.heavy.spent
+
+    def more(self, count):
+        """Further sockets, all with more to read than they will."""
+        self.far.send(b"x" * 1000)
+        for _ in range(count):
+            near, far = socket.socketpair()
+            far.send(b"x" * 1000)
+            self.others += [near, far]
+            self.heavy.loop.add_reader(near.fileno(), self.on_readable, near)
+
+    def on_readable(self, near=None):
+        near = near or self.near
+        if self.heavy.spent:
+            self.heavy.park(near.fileno(), self.on_readable, near)
+            return
+        near.recv(1)
+        self.reads += 1
+        self.clock.used += self.cost
+
+    def close(self):
+        for sock in (self.near, self.far, *self.others):
+            self.heavy.loop.remove_reader(sock.fileno())
+            sock.close()
+
+
+def paced(body):
+    async def main():
+        clock = Clock()
+        pair = Pair(clock, clock.turns(asyncio.get_running_loop()))
+        try:
+            await body(pair)
+        finally:
+            pair.close()
+
+    uvloop.run(main())
+
+
+def test_a_paced_cell_gets_its_part_and_no_more():
+    async def body(p):
+        p.more(15)
+        await asyncio.sleep(0.01)
+        started = p.clock.now
+        assert p.reads <= 16
+        p.reads = 0
+        for _ in range(40):
+            p.light.take(1)
+            await next_turn(p.clock)
+        part = p.reads * p.cost / (p.clock.now - started)
+        # one turn may overdraw by one callback
+        assert EACH * 0.5 < part <= EACH * 1.1
+
+    paced(body)
+
+
+def test_what_a_turn_overdraws_is_paid_back():
+    async def body(p):
+        p.cost = 1_000_000
+        p.far.send(b"x" * 10)
+        for _ in range(12):
+            p.light.take(1)
+            await next_turn(p.clock)
+        assert 1 <= p.reads <= 2
+
+    paced(body)
+
+
+def test_between_turns_its_sockets_are_not_watched():
+    async def body(p):
+        p.cost = 10**9
+        p.far.send(b"x" * 1000)
+        p.light.take(1)
+        await next_turn(p.clock)
+        await next_turn(p.clock)
+        assert p.reads == 1
+        assert p.heavy.waits
+        assert not p.heavy.loop.remove_reader(p.near.fileno())
+
+    paced(body)
+
+
+def test_a_cell_that_is_alone_again_is_let_go():
+    async def body(p):
+        p.far.send(b"x" * 1000)
+        await next_turn(p.clock)
+        before = p.reads
+        p.clock.now += 2 * ACTIVE_NS
+        await next_turn(p.clock)
+        assert not p.heavy.paced
+        await asyncio.sleep(0.05)
+        assert before < p.reads == 1000
+
+    paced(body)
+
+
+def test_a_cell_that_has_become_quiet_is_let_go():
+    async def body(p):
+        for _ in range(30):
+            p.light.take(1)
+            await next_turn(p.clock)
+        assert not p.heavy.paced
+
+    paced(body)
+
+
+def test_a_closed_descriptor_is_not_watched_again():
+    """Its number may be another connection's by then."""
+
+    async def body(p):
+        p.cost = 10**9
+        p.far.send(b"xxx")
+        await next_turn(p.clock)
+        await next_turn(p.clock)
+        assert p.heavy.waits
+        p.heavy.drop(p.near.fileno())
+        p.clock.now += 2 * ACTIVE_NS
+        await next_turn(p.clock)
+        assert not p.heavy.paced
+        assert not p.heavy.loop.remove_reader(p.near.fileno())
+
+    paced(body)
+
+
+def test_a_paced_cell_that_ends_leaves_the_turns():
+    async def body(p):
+        p.far.send(b"xxx")
+        await asyncio.sleep(0.005)
+        p.heavy.close()
+        for _ in range(3):
+            await next_turn(p.clock)
+        assert p.reads <= 1
+        assert not p.heavy.waits
+
+    paced(body)
+
+
+def test_a_fault_in_one_callback_does_not_end_the_turns():
+    async def body(p):
+        p.heavy.loop.set_exception_handler(lambda *_: None)
+        p.heavy.park(p.near.fileno(), lambda: 1 / 0)
+        p.more(3)
+        for _ in range(10):
+            p.light.take(1)
+            await next_turn(p.clock)
+        assert p.heavy.paced
+        assert p.reads > 10
+
+    paced(body)
+
+
+def test_a_coroutine_waits_for_the_turn_and_may_be_cancelled():
+    async def body(p):
+        p.heavy.credit = -(10.0**12)
+        waiting = [asyncio.ensure_future(p.heavy.turn()) for _ in range(2)]
+        await asyncio.sleep(0.005)
+        assert not any(w.done() for w in waiting)
+        waiting[0].cancel()
+        await asyncio.sleep(0)
+        p.heavy.credit = 1.0
+        p.light.take(1)
+        await next_turn(p.clock)
+        assert waiting[0].cancelled()
+        assert waiting[1].done()
+        assert not p.heavy.waits
+
+    paced(body)
+
+
+def test_heavy_cells_share_alike():
+    """What counts is what a cell costs, not how often it is called."""
+
+    async def main():
+        clock = Clock()
+        turns = clock.turns(asyncio.get_running_loop())
+        pairs = [Pair(clock, turns, cost) for cost in (10_000, 40_000)]
+        try:
+            for pair in pairs:
+                pair.light.close()  # nobody else is there
+                pair.more(15)
+            for _ in range(100):
+                await next_turn(clock, 0.2)
+            used = [p.reads * p.cost for p in pairs]
+            assert all(p.heavy.paced for p in pairs)
+            assert used[0] == pytest.approx(used[1], rel=0.2)
+            # no turn is left out: each has half of the time
+            assert used[0] > 100 * 0.2e6 / 2 * 0.7
+        finally:
+            for pair in pairs:
+                pair.close()
+
+    uvloop.run(main())
+
+
+def tcp_pair():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        far = socket.create_connection(server.getsockname())
+        near, _ = server.accept()
+    near.setblocking(False)
+    return near, far
+
+
+def test_bulk_beside_another_cells_messages_is_paced_and_whole():
+    """Real clocks, real sockets: a cell's bulk in a splice, and another cell that is answered meanwhile."""
+    size = 192 * 1024 * 1024
+    block = os.urandom(1024 * 1024)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        turns = Shares(loop)
+        shares = [turns.join(), turns.join()]
+        splices, ends = [], []
+        for share in shares:
+            (near_c, client), (near_u, upstream) = tcp_pair(), tcp_pair()
+            client.settimeout(60)
+            upstream.settimeout(60)
+            splice = Splice(loop, near_c, near_u, lambda: None, share=share)
+            splice.start()
+            splices.append(splice)
+            ends.append((client, upstream))
+        found = hashlib.sha256()
+        stop = threading.Event()
+        seen_paced = []
+
+        def send():
+            for _ in range(size // len(block)):
+                ends[0][0].sendall(block)
+            ends[0][0].shutdown(socket.SHUT_WR)
+
+        def receive():
+            count = 0
+            while data := ends[0][1].recv(1 << 20):
+                found.update(data)
+                count += len(data)
+            return count
+
+        def talk():
+            answered = 0
+            while not stop.is_set():
+                ends[1][0].sendall(b"ping")
+                assert ends[1][1].recv(10) == b"ping"
+                answered += 1
+                seen_paced.append(shares[0].paced)
+                time.sleep(0.001)
+            return answered
+
+        sending = asyncio.to_thread(send)
+        talking = asyncio.ensure_future(asyncio.to_thread(talk))
+        count, _ = await asyncio.gather(asyncio.to_thread(receive), sending)
+        stop.set()
+        answered = await talking
+        for splice in splices:
+            splice.abort()
+        for pair in ends:
+            for sock in pair:
+                sock.close()
+        return count, found.hexdigest(), answered, seen_paced
+
+    count, digest, answered, seen_paced = uvloop.run(main())
+    expected = hashlib.sha256()
+    for _ in range(size // len(block)):
+        expected.update(block)
+    assert (count, digest) == (size, expected.hexdigest())
+    assert answered > 20
+    assert any(seen_paced)
