@@ -6,6 +6,7 @@ the variable that each tool has for that.
 """
 
 import base64
+import functools
 import hashlib
 import http.server
 import io
@@ -112,6 +113,7 @@ def wheel():
     return out.getvalue()
 
 
+@functools.cache  # gzip writes the time into it: made twice it has two checksums
 def tarball():
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as tar:
