@@ -50,6 +50,7 @@ STATUS = {
     "body_too_large": 413,
     "credential_unavailable": 503,
     "sigv4_needs_body": 411,
+    "body_unreadable": 415,
     "approval_timeout": 403,
 }
 _BAD_REQUEST = ("path_", "query_", "malformed", "bad_framing", "bad_host_name", "bad_port")

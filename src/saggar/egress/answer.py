@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PHRASES = {
     400: "Bad Request", 403: "Forbidden", 405: "Method Not Allowed", 408: "Request Timeout", 411: "Length Required",
-    413: "Content Too Large", 414: "URI Too Long", 421: "Misdirected Request", 429: "Too Many Requests",
+    413: "Content Too Large", 414: "URI Too Long", 415: "Unsupported Media Type", 421: "Misdirected Request", 429: "Too Many Requests",
     431: "Request Header Fields Too Large", 502: "Bad Gateway", 503: "Service Unavailable", 504: "Gateway Timeout",
 }  # fmt: skip
 

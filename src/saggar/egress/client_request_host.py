@@ -21,6 +21,7 @@ from saggar.core.decision import ALLOW, ASK
 from saggar.core.errors import ParseError
 from saggar.egress import http_head
 from saggar.egress.admit import Admitted, Lease, Refused, admit, inject, status_of, write_request
+from saggar.egress.body_keys import KeyStream, to_be_read
 from saggar.egress.client_end_host import BODY, COLLECT, HEAD, HOLD, LINGER, SOCKET, WAIT
 from saggar.egress.client_upload_host import ANSWER_S, BODY_S, CONTINUE_S, Uploads
 from saggar.egress.dial_host import DialError
@@ -75,6 +76,7 @@ class Requests(Uploads):
         self._lease = None
         self._reader = None
         self._canary = None
+        self._keys = None
         self._redactor = None
         self._relay = None
         self._collected = []
@@ -182,6 +184,8 @@ class Requests(Uploads):
         if body.kind != "none":
             if self.owner.canary is not None:
                 self._canary = CanaryStream(self.owner.canary)
+            if self.terms.foreign_keys and not self._look_for_keys(found):
+                return
             if body.kind == "chunked":
                 self._reader = ChunkedReader()
             elif body.length:
@@ -213,6 +217,16 @@ class Requests(Uploads):
                 del self.heads[next(iter(self.heads))]
             self.heads[raw] = head, found
         return head, found
+
+    def _look_for_keys(self, admitted: Admitted) -> bool:
+        """Whether the request may go on: its body, if it is to be looked at for keys, can be."""
+        reads, why_not = to_be_read(admitted.fields)
+        if why_not:
+            self.refuse_for("body_unreadable", why_not)
+            return False
+        if reads:
+            self._keys = KeyStream()
+        return True
 
     def _date(self) -> str:
         credential = self.terms.credential

@@ -20,6 +20,7 @@ from saggar.egress.trailers import judge
 
 if TYPE_CHECKING:
     from saggar.egress.admit import Admitted
+    from saggar.egress.body_keys import KeyStream
     from saggar.egress.http_head import RequestHead
     from saggar.egress.placeholder import CanaryStream
     from saggar.egress.upstream_host import Upstream
@@ -46,6 +47,7 @@ class Uploads(Holding):
         "_first",
         "_head",
         "_kept",
+        "_keys",
         "_limit",
         "_out",
         "_reader",
@@ -56,6 +58,7 @@ class Uploads(Holding):
     _admitted: Admitted | None
     _reader: ChunkedReader | LengthReader | None
     _canary: CanaryStream | None
+    _keys: KeyStream | None
     _collected: list[bytes]
     #: the head as it is sent, and what is still to be sent
     _first: bytes
@@ -192,6 +195,10 @@ class Uploads(Holding):
         # a token endpoint's own placeholders belong into its body: the whole is looked at once they are replaced
         if self._canary is not None and not self.terms.token_endpoint and self._canary.seen(piece):
             self._stop_upload("canary", "a placeholder stands where it does not belong", alert=True)
+            return False
+        if self._keys is not None and self._keys.seen(piece):
+            canary = self.owner.canary
+            self._stop_upload(*self._keys.reason(canary.placeholders if canary is not None else ()), alert=True)
             return False
         return True
 

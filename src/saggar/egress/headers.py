@@ -233,12 +233,13 @@ def credential_in_query(pairs: Iterable[tuple[str, str]], *, ours: str = "") -> 
 
 # Formats of issued keys, where a word begins: keys also travel inside values (`Sec-WebSocket-Protocol`, `k=sk-…`). A word has
 # one beginning, no alternative crosses a word's end twice, nothing nests: linear in the value.
-_KEY = re.compile(
+KEY_FORMS = (
     r"(?<![A-Za-z0-9_\-])(?:sk-[A-Za-z0-9_\-]{16}|sk_live_|rk_live_|pk_live_|gh[pousr]_[A-Za-z0-9]{16}|github_pat_|glpat-|gldt-|glrt-"
     r"|A(?:KIA|SIA)[A-Z2-7]{12}|AIza[A-Za-z0-9_\-]{20}|ya29\.|xox[abeprs]-|xapp-|npm_[A-Za-z0-9]{20}|pypi-AgE|hf_[A-Za-z0-9]{16}"
     r"|eyJ[A-Za-z0-9_\-]{8,}\.eyJ|dop_v1_|doo_v1_|SG\.[A-Za-z0-9_\-]{16}|shpat_|shpss_|dapi[0-9a-f]{16}|lin_api_|ntn_[A-Za-z0-9]{16}|secret_[A-Za-z0-9]{20}"
     r"|hvs\.|hvb\.|s\.[A-Za-z0-9]{24}|AGE-SECRET-KEY-|-----BEGIN|gsk_[A-Za-z0-9]{16}|r8_[A-Za-z0-9]{16}|pplx-[A-Za-z0-9]{16}|xai-[A-Za-z0-9]{16}|nvapi-[A-Za-z0-9_\-]{16}|ATATT3|figd_|tskey-)"
 )
+_KEY = re.compile(KEY_FORMS)
 
 
 @lru_cache(maxsize=4096)

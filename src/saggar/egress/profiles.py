@@ -33,6 +33,8 @@ class Profile:
     credential: dict[str, Any]
     set_headers: tuple[tuple[str, str], ...] = ()
     optional: tuple[str, ...] = ()
+    #: `foreign_keys` where the policy does not say
+    foreign_keys: str = "pass"
 
 
 OPENAI = Profile(
@@ -102,6 +104,8 @@ GITHUB_GIT = Profile(
         },
     ),
     credential={"kind": "git", "format": "github", "env": "GITHUB_TOKEN", "user": "x-access-token"},
+    # a key in a comment is a key that is published
+    foreign_keys="refuse",
 )
 
 S3 = Profile(
@@ -119,6 +123,14 @@ S3 = Profile(
         {"id": "s3.no-website", "effect": "deny", "query": {"website": "*"}, "reason": "bucket_opening"},
         {"id": "s3.no-notification", "effect": "deny", "query": {"notification": "*"}, "reason": "bucket_opening"},
         {"id": "s3.no-public", "effect": "deny", "headers": {"x-amz-acl": "*"}, "reason": "bucket_opening"},
+        # a browser's upload carries key, policy and signature in its form: those of whoever signed it
+        {
+            "id": "s3.no-form",
+            "effect": "deny",
+            "methods": ["POST"],
+            "content_types": ["multipart/form-data"],
+            "reason": "signed_form",
+        },
         {"id": "s3.no-copy", "effect": "deny", "headers": {"x-amz-copy-source": "*"}, "reason": "other_bucket"},
     ),
     credential={"kind": "sigv4", "format": "aws", "env": "AWS_ACCESS_KEY_ID", "service": "s3", "region": "{region}"},
@@ -146,6 +158,7 @@ def expand(name: str, values: Mapping[str, str]) -> Profile:
         rules=tuple(_fill(r, values) for r in profile.rules),
         credential=_fill(profile.credential, values),
         set_headers=tuple((n, v.format_map(values)) for n, v in profile.set_headers if v.strip("{}") in values),
+        foreign_keys=profile.foreign_keys,
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from saggar.core.errors import ParseError
 from saggar.egress.admit import refuse
+from saggar.egress.body_keys import KeyStream
 from saggar.egress.placeholder import CanaryStream
 from saggar.egress.websocket import FrameReader, accept_value, valid_key
 
@@ -44,7 +45,7 @@ def agreed_head(request: RequestHead, head: ResponseHead) -> bytes | None:
 class Relay:
     """One WebSocket; the exchange of its upstream connection."""
 
-    __slots__ = ("_canary", "_client", "_down", "_scanner", "_tail", "_up", "_upstream")
+    __slots__ = ("_canary", "_client", "_down", "_keys", "_scanner", "_tail", "_up", "_upstream")
 
     def __init__(self, client: ClientEnd, upstream: Upstream, scanner: Secrets | None) -> None:
         self._client = client
@@ -53,6 +54,7 @@ class Relay:
         self._down = FrameReader(masked=False)
         canary = client.owner.canary
         self._canary = CanaryStream(canary) if canary is not None else None
+        self._keys = KeyStream() if client.terms.foreign_keys else None
         self._scanner = scanner
         self._tail = b""
         upstream.exchange = self
@@ -69,6 +71,9 @@ class Relay:
             self._stop(refusal.reason, refusal.public)
         elif self._canary is not None and self._canary.seen(b"".join([p for _, p in parts])):
             self._stop("canary", "a placeholder stands where it does not belong", alert=True)
+        elif self._keys is not None and self._keys.seen(b"".join([p for _, p in parts])):
+            canary = self._client.owner.canary
+            self._stop(*self._keys.reason(canary.placeholders if canary is not None else ()), alert=True)
         else:
             if forward:
                 self._upstream.write(forward)

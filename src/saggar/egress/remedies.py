@@ -121,6 +121,7 @@ REMEDIES = {
     "path_encoded_slash": "the operator can set `encoded_slash = true` in `http` of the rule",
     "query_": "send the query in its one canonical form",
     "body_too_large": "send less, or ask the operator for a larger `max_body`",
+    "body_unreadable": "send the body uncompressed and in UTF-8, so that it can be looked at for keys",
     "placeholder_missing": "send the key found in the environment, unchanged",
     "foreign_credential": "only this task's own credential may be used here; the broker adds it",
     "canary": "the key in the environment works only on its own host, in its own place",

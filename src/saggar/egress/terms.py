@@ -43,6 +43,7 @@ KEYS = frozenset(
         "ca",
         "encoded_slash",
         "foreign",
+        "foreign_keys",
         "set_headers",
         "token_endpoint",
         "tokens_from",
@@ -138,6 +139,8 @@ class Terms:
     limits: Limits = field(default_factory=Limits)
     keep_slash: bool = False
     foreign: str = "refuse"
+    #: known keys in a body are looked for
+    foreign_keys: bool = False
     set_headers: tuple[tuple[bytes, bytes], ...] = ()
     ca_pem: str = ""
     token_endpoint: bool = False
@@ -157,6 +160,7 @@ class Terms:
             limits=Limits.parse(data.get("budget") or {}),
             keep_slash=bool(data.get("encoded_slash", False)),
             foreign=str(data.get("foreign", "refuse")),
+            foreign_keys=data.get("foreign_keys", "pass") == "refuse",
             set_headers=tuple((str(n).encode(), str(v).encode()) for n, v in data.get("set_headers") or []),
             ca_pem=str(data.get("ca_pem", "")),
             token_endpoint=bool(data.get("token_endpoint", False)),
@@ -208,10 +212,12 @@ def compile_entry(
     rules = list(_table_list(entry, "rules"))
     credential = entry.get("credential")
     set_headers = [[n.lower(), v] for n, v in (entry.get("set_headers") or {}).items()]
+    foreign_keys = entry.get("foreign_keys", "pass")
     if entry.get("profile") is not None:
         name, values = _profile(entry["profile"])
         profile = expand(name, values)
         rules = [*profile.rules, *rules]
+        foreign_keys = entry.get("foreign_keys", profile.foreign_keys)
         set_headers += [[n, v] for n, v in profile.set_headers]
         if credential is not None:
             credential = {**profile.credential, **credential}
@@ -223,6 +229,10 @@ def compile_entry(
     foreign = entry.get("foreign", "refuse")
     if foreign not in ("refuse", "strip"):
         raise ParseError("`foreign` is `refuse` or `strip`", reason="bad_terms")
+    if foreign_keys not in ("refuse", "pass"):
+        raise ParseError("`foreign_keys` is `refuse` or `pass`", reason="bad_terms")
+    if entry.get("foreign_keys") == "refuse" and credential is None:
+        raise ParseError("`foreign_keys` is for hosts with a credential", reason="bad_terms")
     for flag in ("websocket", "encoded_slash", "token_endpoint"):
         if not isinstance(entry.get(flag, False), bool):
             raise ParseError(f"`{flag}` is true or false", reason="bad_terms")
@@ -233,6 +243,7 @@ def compile_entry(
         "token_endpoint": entry.get("token_endpoint", False),
         "tokens_from": entry.get("tokens_from", ""),
         "foreign": foreign,
+        "foreign_keys": foreign_keys,
         "budget": dict(entry.get("budget") or {}),
         "set_headers": set_headers,
         "ca_pem": ca_pem,

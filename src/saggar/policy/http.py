@@ -37,7 +37,7 @@ _BUDGET = {
     "wall_s": _BYTES,
 }  # fmt: skip
 _FLAT = {
-    "methods": _TEXTS, "websocket": _FLAG, "ca": _TEXT, "encoded_slash": _FLAG, "foreign": _TEXT, "set_headers": _PAIRS,
+    "methods": _TEXTS, "websocket": _FLAG, "ca": _TEXT, "encoded_slash": _FLAG, "foreign": _TEXT, "foreign_keys": _TEXT, "set_headers": _PAIRS,
     "token_endpoint": _FLAG, "tokens_from": _TEXT,
 }  # fmt: skip
 

@@ -29,6 +29,7 @@ TERMS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         API,
         {
             "credential": {"source": "env:BENCH_KEY", "env": "BENCH_PLACEHOLDER", "format": "openai"},
+            "foreign_keys": "refuse",
             "rules": [
                 {"methods": ["GET", "POST", "HEAD", "PUT"], "paths": ["/v1/**", "/"], "max_body": 65536},
                 {"effect": "deny", "paths": ["/v1/files/**"], "reason": "files_closed"},
@@ -63,7 +64,11 @@ TERMS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
         "ws",
         SOCKET,
-        {"credential": {"source": "env:BENCH_KEY", "env": "BENCH_WS_PLACEHOLDER"}, "websocket": True},
+        {
+            "credential": {"source": "env:BENCH_KEY", "env": "BENCH_WS_PLACEHOLDER"},
+            "websocket": True,
+            "foreign_keys": "refuse",
+        },
     ),
 )
 

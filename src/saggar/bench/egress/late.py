@@ -1,4 +1,4 @@
-"""Attempts that come late: fields behind a body, and answers before the answer."""
+"""Attempts that come late: in a body, in fields behind it, and in answers before the answer."""
 
 from __future__ import annotations
 
@@ -69,3 +69,41 @@ def _late_answers() -> list[Attack]:
         ),
         Attack("word to go on that nobody asked for", "46", API, ask, 200, "rule_allows", True, b"HTTP/1.1 100 EVIL\r\n\r\n" + final, (b"EVIL",)),
     ]  # fmt: skip
+
+
+def body_keys() -> list[Attack]:
+    """Row 48: the attacker's own key in a body, where the host's terms say `foreign_keys = "refuse"`."""
+    key = b"sk-ATTACKERATTACKERATTACKERATTACKERATTACKER00000000"
+    escaped = b"".join(b"\\u%04x" % b for b in key)
+    percent = b"".join(b"%%%02X" % b for b in key)
+    json_, form = b"Content-Type: application/json", b"Content-Type: application/x-www-form-urlencoded"
+    bodies = {
+        "JSON": (json_, b'{"api_key":"' + key + b'"}'),
+        "escaped JSON": (json_, b'{"api_key":"' + escaped + b'"}'),
+        "a form": (form, b"a=1&client_secret=" + key),
+        "a form, percent-encoded": (form, b"a=1&client_secret=" + percent),
+        "multipart": (
+            b"Content-Type: multipart/form-data; boundary=b",
+            b'--b\r\nContent-Disposition: form-data; name="k"\r\n\r\n' + key + b"\r\n--b--\r\n",
+        ),
+        "no declared type": (b"X-A: b", b"key " + key),
+        "UTF-16": (b"Content-Type: text/plain", key.decode().encode("utf-16-le")),
+        "an AWS key in JSON": (json_, b'{"AccessKeyId":"AKIAATTACKERATTACKER"}'),
+        "a GitHub token in JSON": (json_, b'{"token":"ghp_ATTACKERATTACKERATTACKER00000000"}'),
+        "a JWT in JSON": (json_, b'{"t":"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.x"}'),
+        "a private key in JSON": (json_, b'{"k":"-----BEGIN EC PRIVATE KEY-----"}'),
+    }
+    found = [
+        Attack(f"attacker's key in a body: {name}", "48", API, request(b"/v1/x", field, method=b"POST", body=body), 403, "foreign_credential", True, absent=(key,))
+        for name, (field, body) in bodies.items()
+    ]  # fmt: skip
+    pieces = b"".join(b"%x\r\n%s\r\n" % (len(key[i : i + 4]), key[i : i + 4]) for i in range(0, len(key), 4))
+    post = b"POST /v1/x HTTP/1.1\r\nHost: api.allowed.test\r\nConnection: close\r\n{A}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    found += [
+        Attack("attacker's key in a body: over chunks", "48", API, raw(post + pieces + b"0\r\n\r\n"), 403, "foreign_credential", True),
+        Attack("attacker's key in a body: compressed", "48", API,
+               request(b"/v1/x", json_, b"Content-Encoding: gzip", method=b"POST", body=b"abc"), 415, "body_unreadable"),
+        Attack("attacker's key in a body: another charset", "48", API,
+               request(b"/v1/x", b"Content-Type: application/json; charset=utf-7", method=b"POST", body=b"abc"), 415, "body_unreadable"),
+    ]  # fmt: skip
+    return found

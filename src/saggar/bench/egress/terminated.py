@@ -31,7 +31,7 @@ from saggar.bench.egress.attack import (
     raw,
     request,
 )
-from saggar.bench.egress.late import trailers
+from saggar.bench.egress.late import body_keys, trailers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -451,6 +451,7 @@ def _services() -> list[Attack]:
         Attack("S3 presigned", "56", S3, aws(b"/mine/key?X-Amz-Signature=a&X-Amz-Credential=b"), 403, "foreign_credential"),
         Attack("S3 attacker's session token", "56", S3, aws(b"/mine/key", fields=(b"x-amz-security-token: t",)), 403, "foreign_credential"),
         Attack("S3 streaming signature", "56", S3, aws(b"/mine/key", method=b"PUT", fields=(b"x-amz-content-sha256: STREAMING-AWS4-HMAC-SHA256-PAYLOAD",)), 403, "sigv4_streaming"),
+        Attack("a form signed by somebody else", "56", S3, aws(b"/mine/", method=b"POST", fields=(b"Content-Type: multipart/form-data; boundary=b",)), 403, "signed_form"),
         Attack("more requests than the budget", "60", BUDGET, bare(b"/x", host=BUDGET), 429, "budget_requests"),
         Attack("a larger upload than the budget", "60", BUDGET_UP, bare(b"/x", method=b"POST", host=BUDGET_UP, body=b"z" * 3000), 413, "budget_bytes_up", forwarded=True),
     ]  # fmt: skip
@@ -481,6 +482,7 @@ def _sockets() -> list[Attack]:
     secret = SECRET.encode()
     return [
         Attack("frame with a placeholder", "44", SOCKET, lambda n: upgrade(n, masked(n["BENCH_WS_PLACEHOLDER"].encode())), 101, "canary", True, agreed + b"\r\n"),
+        Attack("frame with the attacker's key", "48", SOCKET, lambda n: upgrade(n, masked(b"sk-ATTACKERATTACKERATTACKER0000")), 101, "foreign_credential", True, agreed + b"\r\n"),
         Attack("frame without a mask", "44", SOCKET, lambda n: upgrade(n, b"\x81\x01a"), 101, "bad_frame", True, agreed + b"\r\n"),
         Attack("frame of an unknown kind", "44", SOCKET, lambda n: upgrade(n, b"\x83\x80abcd"), 101, "bad_frame", True, agreed + b"\r\n"),
         Attack("frame with the secret", "51", SOCKET, upgrade, 101, "secret_in_answer", True, agreed + b"\r\n\x81" + bytes((len(secret),)) + secret, (secret,)),
@@ -500,6 +502,7 @@ ATTACKS: tuple[Attack, ...] = tuple(
         *_methods(),
         *_framing(),
         *trailers(),
+        *body_keys(),
         *_credentials(),
         *_canaries(),
         *_echoes(),
