@@ -139,7 +139,7 @@ class Requests(Uploads):
     def on_deadline(self) -> None:
         if self.state == HEAD and self.buffer:
             self.refuse_for("request_timeout", "the request's head did not come in time", status=408)
-        elif self._waits and self.state == BODY and not self.responding:
+        elif self.state == BODY and self._waits and not self.responding:
             # the upstream says neither yes nor no
             self.go_on()
         elif self.state in (BODY, COLLECT) and not self.responding:

@@ -771,6 +771,22 @@ def test_half_closed_client_still_gets_its_answer(bearer):
         assert read_message(conn).endswith(b"late")
 
 
+def test_clients_that_never_finish_their_handshake_are_ended(bearer):
+    """One of them once ended the sweep, and with it every other client's deadline."""
+    fresh(bearer)
+    silent = [bearer.connect(tls=False) for _ in range(3)]
+    silent[1].sendall(b"\x16\x03\x01")
+
+    def clients():
+        return len(bearer.termination.clients)
+
+    wait_for(lambda: bearer.call(clients) == 3, lambda: bearer.call(clients))
+    bearer.call(lambda: [setattr(c, "deadline", 0.0) for c in bearer.termination.clients])
+    wait_for(lambda: bearer.call(clients) == 0, lambda: bearer.call(clients))
+    for conn in silent:
+        conn.close()
+
+
 def test_nothing_is_left_open_after_many_connections(bearer):
     fresh(bearer)
     for _ in range(20):
