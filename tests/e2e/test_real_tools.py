@@ -232,14 +232,16 @@ def test_git_clone_over_https(run, server, forge):
 
 @pytest.mark.requires_program("git")
 def test_git_clone_into_the_workspace_comes_out_with_apply(run, forge, workspace, place):
-    """`.git` of a clone is new to the workspace, so it is protected as a whole; the files are not."""
+    """`.git` of a clone is new to the workspace, so it is protected as a whole; the files are not. A line for each reason is enough."""
     done, result = run("git", "clone", "-q", "--depth", "1", "https://git.allowed.test/acme/widget.git", "w")
     assert (done.returncode, done.stderr) == (0, "")
     env = {"PATH": os.environ["PATH"], "HOME": place, "PYTHONPATH": SRC, "SAGGAR_STATE_DIR": f"{place}/state"}
     command = [sys.executable, "-m", "saggar", "apply", result["run_id"]]
     refused = subprocess.run(command, env=env, capture_output=True, text=True, check=False, cwd=workspace)
     assert (refused.returncode, os.listdir(workspace)) == (3, [])
-    assert "saggar: refused `w/.git`: git_directory" in refused.stderr
+    said = [line.split(" (protected")[0] for line in refused.stderr.splitlines()]
+    assert said[0].startswith("saggar: refused `w/.git`, with ")
+    assert len(said) < 10
     subprocess.run([*command, "--skip-refused"], env=env, capture_output=True, check=False, cwd=workspace)
     assert Path(workspace, "w/kept").stat().st_size == 3 << 20
     assert os.listdir(f"{workspace}/w") == ["kept"]

@@ -362,17 +362,35 @@ def _report(
         return DENIED if refused else 1 if done is not None and done.failed is not None else 0
     for change in changes:
         _print(stat_line(change))
-    for item in refused:
-        sys.stderr.write(
-            f"saggar: refused `{shown(item.path)}`: {item.reason}{f' ({item.hint})' if item.hint else ''}\n"
-        )
+    for item, more in _gathered(refused):
+        beneath = f", with {more} path{'s' * (more > 1)} in it" if more else ""
+        hint = f" ({item.hint})" if item.hint else ""
+        sys.stderr.write(f"saggar: refused `{shown(item.path)}`{beneath}: {item.reason}{hint}\n")
     if done is not None and done.failed is not None:
         path, why = done.failed
         sys.stderr.write(f"saggar: `{shown(path)}` could not be written: {why.lower()}; apply again to go on\n")
+    remedy = ""
     if done is not None and refused and not changes:
-        word = "written; name paths to apply, or give `--skip-refused`"
-    _print(f"{len(changes)} paths {word}" + (f", {len(refused)} refused" if refused else ""))
+        remedy = " (name paths to apply, or give `--skip-refused`)"
+    _print(f"{len(changes)} paths {word}" + (f", {len(refused)} refused{remedy}" if refused else ""))
     return DENIED if refused else 1 if done is not None and done.failed is not None else 0
+
+
+def _gathered(refused: list[Refusal]) -> list[tuple[Refusal, int]]:
+    """Each refusal with the number of those that lie in it for the same reason and are not said on their own: a cloned repository
+    is a few lines and not fifty."""
+    tops: dict[tuple[bytes, str], int] = {}
+    lines: list[tuple[Refusal, int]] = []
+    for item in sorted(refused, key=lambda r: r.path):
+        above = item.path.rpartition(b"/")[0]
+        at = tops.get((above, item.reason))
+        if at is None:
+            at = len(lines)
+            lines.append((item, 0))
+        else:
+            lines[at] = (lines[at][0], lines[at][1] + 1)
+        tops[item.path, item.reason] = at
+    return lines
 
 
 # -- discard -----------------------------------------------------------------------------------------------------------

@@ -205,7 +205,7 @@ def _open_workspace(path: str) -> int:
     except PermissionError:
         raise UsageError(
             f"the workspace `{path}` cannot be read by user {os.geteuid()}",
-            hint="it needs read and search permission, or `--workspace none`",
+            hint="it needs read and search permission, or `--workspace :none`",
         ) from None
     except OSError as e:
         raise UsageError(f"the workspace `{path}` cannot be opened: {os.strerror(e.errno or 0)}") from e

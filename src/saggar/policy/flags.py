@@ -108,6 +108,11 @@ def _allow(policy: Policy, allow: Iterable[str], origins: dict[str, Origin]) -> 
 
 
 def _host_port(given: str) -> tuple[str, int]:
+    if "/" in given:
+        host = given.partition("://")[2].partition("/")[0] or given.partition("/")[0]
+        raise _wrong(
+            "--allow", f"`{values.show(given)}` is a URL or a path, not a host", f"write `--allow {values.show(host)}`"
+        )
     name, colon, number = given.rpartition(":")
     if not colon:
         return _value("--allow", values.host, given), 443

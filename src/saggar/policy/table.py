@@ -201,7 +201,8 @@ class Table(Kind):
             else:
                 found[key.attribute] = key.kind.walk(member, (*path, name), report)
         missing = [key.name for key in self.keys.values() if key.required and key.name not in value]
-        for name in missing:
+        # a key that is not known may be the missing one, misspelt: then that is the message
+        for name in missing if set(value) <= set(self.keys) else ():
             report.wrong(path, f"`{name}` is missing", f"add `{name} = …`")
         return WRONG if missing or WRONG in found.values() else self.make(**found)
 
@@ -300,16 +301,15 @@ def _show_endpoint(value: tuple[str, int] | None) -> str | None:
 
 
 BOOLEAN = Kind(values.boolean, {"type": "boolean"})
-SIZE = Kind(
-    values.size,
-    {
-        "oneOf": [
-            {"type": "integer", "minimum": 1, "maximum": 2**50},
-            {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?(B|[KMGT]i?B)$"},
-        ]
-    },
-    _show_size,
-)
+
+
+def _size(parse: Callable[[Any], int], least: int) -> Kind:
+    texts = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?(B|[KMGT]i?B)$"}
+    return Kind(parse, {"oneOf": [{"type": "integer", "minimum": least, "maximum": 2**50}, texts]}, _show_size)
+
+
+SIZE = _size(values.size, 1)
+MEMORY = _size(values.memory, values.LEAST_MEMORY_BYTES)
 DURATION_OR_NONE = Kind(
     values.duration_or_none,
     {
@@ -397,7 +397,7 @@ ROOT = Table(
         "limits",
         Table(
             LimitsPolicy,
-            Key("memory", SIZE, "memory of the whole tree of processes", attribute="memory_bytes"),
+            Key("memory", MEMORY, "memory of the whole tree of processes", attribute="memory_bytes"),
             Key("tasks", integer(1, 4_194_304), "processes and threads of the whole tree"),
             Key("cpus", real(0.01, 4096), "processors"),
             Key("disk", SIZE, "what the command may write, in all", attribute="disk_bytes"),

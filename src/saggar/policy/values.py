@@ -86,6 +86,20 @@ def size(value: Any) -> int:
     return count
 
 
+#: With 1 MiB the kernel ends the cell before its command (Linux 6.18); 2 is enough for `true`.
+LEAST_MEMORY_BYTES = 4 << 20
+
+
+def memory(value: Any) -> int:
+    """As `size`, for a limit in which a program has to start."""
+    count = size(value)
+    if count < LEAST_MEMORY_BYTES:
+        raise WrongValue(
+            f"`{show(value)}` is less than the 4MiB that a program needs to start", "write `512MiB` or `1GiB`"
+        )
+    return count
+
+
 def _with_unit(value: str, units: dict[str, int], hint: str) -> int:
     number, unit = _split_number(value)
     factor = units.get(unit)

@@ -81,7 +81,11 @@ def test_allow_joins_the_file():
         ({"allow": ["[::1]:443"]}, "IP literal"),
         ({"allow": ["::1"]}, "IP literal"),
         ({"allow": ["192.0.2.1:443"]}, "IP literal"),
-        ({"allow": ["https://a.test"]}, "`--allow`"),
+        (
+            {"allow": ["https://a.test/b"]},
+            "`--allow`: `https://a.test/b` is a URL or a path, not a host (hint: write `--allow a.test`)",
+        ),
+        ({"allow": ["a.test:443/b"]}, "is a URL or a path, not a host (hint: write `--allow a.test:443`)"),
         ({"allow": ["*.amazonaws.com"]}, "unrelated owners"),
         ({"allow": ["*.wild.test:22"]}, "ports 80 and 443 only"),
         ({"allow": ["metadata.google.internal"]}, "metadata service"),

@@ -120,7 +120,7 @@ def policies(draw):
     return Policy(
         isolation=IsolationPolicy(tier=draw(st.sampled_from(TIERS)), read=draw(st.sampled_from([(), ("/a", "/b c/ü\n")]))),
         limits=LimitsPolicy(
-            memory_bytes=draw(st.integers(1, 2**50)), disk_bytes=draw(st.integers(1, 2**50)), output_bytes=draw(st.sampled_from([1, 1024, 3 << 20])),
+            memory_bytes=draw(st.integers(4 << 20, 2**50)), disk_bytes=draw(st.integers(1, 2**50)), output_bytes=draw(st.sampled_from([1, 1024, 3 << 20])),
             tasks=draw(st.integers(1, 10**6)), cpus=draw(st.floats(0.01, 4096)),
             timeout_s=draw(st.none() | st.floats(0.001, 366 * 86400) | st.sampled_from([1.0, 60.0, 5400.0])),
             require=draw(st.sampled_from(["any", "enforced"])),
