@@ -16,6 +16,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+#: libraries that say by being there that a client may look for an NSS database
+NSS_LIBRARIES = (
+    "/usr/lib/x86_64-linux-gnu/libnss3.so", "/usr/lib/aarch64-linux-gnu/libnss3.so", "/usr/lib64/libnss3.so", "/usr/lib/libnss3.so",
+)  # fmt: skip
+
 PLACE = "/run/saggar/trust"
 BUNDLE = f"{PLACE}/ca-certificates.crt"
 TASK_CA = f"{PLACE}/task-ca.pem"
@@ -41,21 +46,29 @@ _ADDED = ("NODE_EXTRA_CA_CERTS", "DENO_CERT")
 
 
 class Trust:
-    """files: (place, content) to make. covers: (place, content) to lay over what the system has. environment: variables."""
+    """files: (place, content) to make. covers: (place, content) to lay over what the system has. home: (place below the home directory,
+    content) that the cell may write. environment: variables."""
 
-    __slots__ = ("covers", "environment", "files")
+    __slots__ = ("covers", "environment", "files", "home")
 
     def __init__(
-        self, files: list[tuple[str, bytes]], covers: list[tuple[str, bytes]], environment: dict[str, str]
+        self,
+        files: list[tuple[str, bytes]],
+        covers: list[tuple[str, bytes]],
+        environment: dict[str, str],
+        home: list[tuple[str, bytes]],
     ) -> None:
         self.files = files
         self.covers = covers
         self.environment = environment
+        self.home = home
 
 
-def trust(ca_pem: str, common_name: str, roots_pem: str, bundles: Sequence[str], java_store: bytes = b"") -> Trust:
+def trust(
+    ca_pem: str, common_name: str, roots_pem: str, bundles: Sequence[str], java_store: bytes = b"", *, nss: bool = False
+) -> Trust:
     """common_name: of the CA. roots_pem: the host's bundle, "" where it has none. bundles: those of SYSTEM_BUNDLES that exist.
-    java_store: a PKCS#12 trust store of the same certificates, where there is a Java."""
+    java_store: a PKCS#12 trust store of the same certificates, where there is a Java. nss: whether an NSS may look for a database."""
     joint = roots_pem if not roots_pem or roots_pem.endswith("\n") else roots_pem + "\n"
     whole = (joint + ca_pem).encode()
     files = [
@@ -71,7 +84,13 @@ def trust(ca_pem: str, common_name: str, roots_pem: str, bundles: Sequence[str],
             f"-Djavax.net.ssl.trustStore={JAVA_STORE} -Djavax.net.ssl.trustStoreType=PKCS12"
             " -Djavax.net.ssl.trustStorePassword=changeit"
         )
-    return Trust(files, [(place, whole) for place in bundles], environment)
+    home: list[tuple[str, bytes]] = []
+    if nss:
+        from saggar.egress.nss import PLACE as NSS_PLACE
+        from saggar.egress.nss import database
+
+        home = [(f"{NSS_PLACE}/{name}", data) for name, data in database(certificates(ca_pem)[0], common_name)]
+    return Trust(files, [(place, whole) for place in bundles], environment, home)
 
 
 def subject_hash(common_name: str) -> str:

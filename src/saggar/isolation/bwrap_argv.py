@@ -65,9 +65,21 @@ class Bind(Frozen):
 
 class Cell(Frozen):
     """What one cell shows. links: (target of the link, place). files: (index of the blob, place). masks: places under /proc
-    to cover, files and directories. binds: in order. covers: (index of the blob, place) laid over files that are there. cwd: absolute, inside. user: (uid, gid) inside."""
+    to cover, files and directories. binds: in order. covers: (index of the blob, place) laid over files that are there.
+    home: (index of the blob, place below HOME), the cell's to change. cwd: absolute, inside. user: (uid, gid) inside."""
 
-    __slots__ = ("binds", "covers", "cwd", "files", "links", "masked_directories", "masked_files", "system", "user")
+    __slots__ = (
+        "binds",
+        "covers",
+        "cwd",
+        "files",
+        "home",
+        "links",
+        "masked_directories",
+        "masked_files",
+        "system",
+        "user",
+    )
     system: tuple[str, ...]
     links: tuple[tuple[str, str], ...]
     files: tuple[tuple[int, str], ...]
@@ -75,6 +87,7 @@ class Cell(Frozen):
     masked_directories: tuple[str, ...]
     binds: tuple[Bind, ...]
     covers: tuple[tuple[int, str], ...]
+    home: tuple[tuple[int, str], ...]
     cwd: str
     user: tuple[int, int]
 
@@ -88,6 +101,7 @@ class Cell(Frozen):
         masked_directories: Iterable[str] = (),
         binds: Iterable[Bind] = (),
         covers: Iterable[tuple[int, str]] = (),
+        home: Iterable[tuple[int, str]] = (),
         cwd: str = HOME,
         user: tuple[int, int] = (UID, GID),
     ) -> None:
@@ -99,6 +113,7 @@ class Cell(Frozen):
             masked_directories=tuple(masked_directories),
             binds=tuple(binds),
             covers=tuple(covers),
+            home=tuple(home),
             cwd=cwd,
             user=user,
         )
@@ -138,6 +153,9 @@ def options(cell: Cell) -> list[Option]:
     out += ["--dev", "/dev", "--ro-bind", f"{STAGE}/sys", "/sys"]
     for name, place, _ in SCRATCH:
         out += ["--bind", f"{STAGE}/{name}", place]
+    for blob, place in cell.home:
+        # on the cell's own scratch: what is bound over HOME, a workspace say, comes after it and stays as it is
+        out += ["--perms", "0600", "--file", blob, f"{HOME}/{place}"]
     for bind in cell.binds:
         out += ["--bind" if bind.writable else "--ro-bind", bind.source, bind.target]
     for blob, place in cell.covers:

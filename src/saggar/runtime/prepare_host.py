@@ -305,8 +305,10 @@ class Prepared:
         blobs = [accounts.get(place, content) for place, content in system.files]
         files = [(i, place) for i, (place, _) in enumerate(system.files)]
         covers: list[tuple[int, str]] = []
+        home: list[tuple[int, str]] = []
         if self.terminating is not None:
-            for group, found in ((files, self.terminating.trust.files), (covers, self.terminating.trust.covers)):
+            trust = self.terminating.trust
+            for group, found in ((files, trust.files), (covers, trust.covers), (home, trust.home)):
                 for place, content in found:
                     group.append((len(blobs), place))
                     blobs.append(content)
@@ -326,6 +328,7 @@ class Prepared:
             masked_directories=system.masked_directories,
             binds=binds,
             covers=covers,
+            home=home,
             cwd=self.cwd,
             user=self.inner_user,
         )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from saggar.core.errors import Unenforceable, UsageError
 from saggar.egress.secrets_spawn_host import start_secrets
 from saggar.egress.terms import compile_policy
-from saggar.egress.trust import SYSTEM_BUNDLES, trust
+from saggar.egress.trust import NSS_LIBRARIES, SYSTEM_BUNDLES, trust
 from saggar.policy.file_host import is_below, search_path
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class Terminating:
                 remedy="run `saggar doctor`",
             ) from None
         bundles = [p for p in SYSTEM_BUNDLES if os.path.isfile(p) and not os.path.islink(p)]
-        self.trust: Trust = trust(ca_pem, f"saggar task {run_id}"[:64], roots, bundles, store)
+        nss = any(map(os.path.exists, NSS_LIBRARIES))
+        self.trust: Trust = trust(ca_pem, f"saggar task {run_id}"[:64], roots, bundles, store, nss=nss)
         self.egress = self.compiled.egress
         self.environment = {**self.trust.environment, **self.compiled.environment}
 
