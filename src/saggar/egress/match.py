@@ -4,6 +4,7 @@ I1  Matching is by equality: the whole name, or the whole name less its first la
     suffix or pattern.
 I2  A `*.` rule covers exactly one label; the apex is not covered.
 I3  Nothing listed is nothing allowed. A cloud's metadata name needs a rule that says `allow_metadata` besides.
+    A rule that is not enabled is not listed.
 I4  An exact name is looked at before a wildcard; among equals the first in file order decides.
 """
 
@@ -25,7 +26,7 @@ class RuleSet:
     __slots__ = ("_exact", "_wildcard", "rules")
 
     def __init__(self, rules: Iterable[EgressRule]) -> None:
-        self.rules = tuple(rules)
+        self.rules = tuple(rule for rule in rules if rule.enabled)
         self._exact: dict[str, list[EgressRule]] = {}
         self._wildcard: dict[str, list[EgressRule]] = {}
         for rule in self.rules:

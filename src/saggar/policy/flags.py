@@ -95,7 +95,7 @@ def _allow(policy: Policy, allow: Iterable[str], origins: dict[str, Origin]) -> 
     for given in allow:
         touched = True
         host, port = _host_port(given)
-        if (host, port) in known:
+        if _enable(rules, host, port if ":" in given else None, origins) or (host, port) in known:
             continue
         known.add((host, port))
         rule = EgressRule(host=host, ports=(port,), id=f"egress.allow[{len(rules)}]")
@@ -105,6 +105,15 @@ def _allow(policy: Policy, allow: Iterable[str], origins: dict[str, Origin]) -> 
     if len(rules) > MAX_RULES:
         raise _wrong("--allow", f"more than {MAX_RULES} rules")
     return tuple(rules) if touched else None
+
+
+def _enable(rules: list[EgressRule], host: str, port: int | None, origins: dict[str, Origin]) -> bool:
+    """Enable the rules that a file has ready for the host (and the port); whether there was one."""
+    found = [i for i, r in enumerate(rules) if not r.enabled and r.host == host and (port is None or port in r.ports)]
+    for i in found:
+        rules[i] = rules[i].replace(enabled=True)
+        origins[f"egress.allow[{i}].enabled"] = _FLAG
+    return bool(found)
 
 
 def _host_port(given: str) -> tuple[str, int]:

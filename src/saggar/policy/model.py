@@ -112,6 +112,8 @@ class EgressRule(Section):
     """One `[[egress.allow]]`. host: canonical name, or `*.` and a name (one label). ports: TCP ports.
     connect_to: `(address literal, port)` to dial in place of DNS, for loopback upstreams; audited.
     allow_metadata: the name may be one of a cloud's metadata service.
+    enabled: false: everything is made ready for it (listeners, credential, the trust inside), and nothing is let through until
+    the operator says `saggar allow`.
     id: stable name used in decisions (`egress.allow[2]` or the file's own `id`).
 
     http: canonical JSON text of what makes the host a terminated one (credential, rules, budget; `policy.http`), "" for a
@@ -119,13 +121,14 @@ class EgressRule(Section):
 
     An exact rule beats a wildcard that covers the same host."""
 
-    __slots__ = ("allow_metadata", "connect_to", "host", "http", "id", "ports")
+    __slots__ = ("allow_metadata", "connect_to", "enabled", "host", "http", "id", "ports")
     id: str
     host: str
     ports: tuple[int, ...]
     connect_to: tuple[str, int] | None
     allow_metadata: bool
     http: str
+    enabled: bool
 
     def __init__(
         self,
@@ -135,9 +138,18 @@ class EgressRule(Section):
         connect_to: tuple[str, int] | None = None,
         allow_metadata: bool = False,
         http: str = "",
+        enabled: bool = True,
         id: str = "",  # noqa: A002  # the policy file's own word
     ) -> None:
-        self._set(id=id, host=host, ports=ports, connect_to=connect_to, allow_metadata=allow_metadata, http=http)
+        self._set(
+            id=id,
+            host=host,
+            ports=ports,
+            connect_to=connect_to,
+            allow_metadata=allow_metadata,
+            http=http,
+            enabled=enabled,
+        )
 
     @property
     def terminated(self) -> bool:
@@ -156,6 +168,7 @@ class EgressRule(Section):
             "connect_to": list(self.connect_to) if self.connect_to else None,
             "allow_metadata": self.allow_metadata,
             "http": self.http,
+            **({} if self.enabled else {"enabled": False}),
         }
 
 

@@ -350,6 +350,7 @@ EGRESS_RULE = Table(
     Key("connect_to", ENDPOINT, "`ADDR:PORT` to dial in place of what DNS says; recorded in the audit log"),
     Key("http", HTTP, "credential, rules and budget of a host whose requests are read"),
     Key("allow_metadata", BOOLEAN, "let the name be one of a cloud's metadata service"),
+    Key("enabled", BOOLEAN, "`false`: made ready, and refused until `saggar allow` names it"),
     Key("id", IDENTIFIER, "the rule's name in decisions, `egress.allow[N]` if left out"),
 )
 

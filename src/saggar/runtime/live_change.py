@@ -1,7 +1,7 @@
 """One requested change to the egress rules of a running task, worked out without effect.
 
 I1  The result depends on the request and the present rules alone.
-I2  `allow` only adds rules and `revoke` only takes away; neither touches another rule.
+I2  `allow` only adds rules, or enables what the policy has ready, and `revoke` only takes away; neither touches another rule.
 I3  An added rule passes the checks of the policy loader.
 """
 
@@ -69,20 +69,23 @@ def change(data: bytes, before: EgressPolicy, approvals: Sequence[dict[str, Any]
 
 
 def _allow(entries: list[str], before: EgressPolicy, first_id: int) -> Change:
-    policy = with_flags(Policy(egress=before), allow=entries)
-    fresh = policy.egress.allow[len(before.allow) :]
+    ids = {r.id for r in before.allow if not r.enabled} & set(entries)
+    named = before.replace(allow=tuple(r.replace(enabled=True) if r.id in ids else r for r in before.allow))
+    policy = with_flags(Policy(egress=named), allow=[e for e in entries if e not in ids])
+    kept, fresh = policy.egress.allow[: len(before.allow)], policy.egress.allow[len(before.allow) :]
+    enabled = tuple(rule for rule, old in zip(kept, before.allow, strict=True) if rule != old)
     added = tuple(rule.replace(id=f"live[{first_id + i}]") for i, rule in enumerate(fresh))
     notes = [
         f"{rule.host}:{port} has no listener in the running cell: it is reached through the proxy address "
-        "198.19.255.53:3128 alone, and directly in the next run"
+        "198.19.255.53:3128 alone, and directly in the next run (a rule with `enabled = false` has its listeners ready)"
         for rule in added
         for port in rule.ports
         if port not in _CAPTURED
     ]
     return Change(
-        before.replace(allow=(*before.allow, *added)),
-        tuple(Record("policy.allow", rule) for rule in added),
-        [f"{rule.host}:{port}" for rule in added for port in rule.ports],
+        before.replace(allow=(*kept, *added)),
+        tuple(Record("policy.allow", rule) for rule in (*enabled, *added)),
+        [f"{rule.host}:{port}" for rule in (*enabled, *added) for port in rule.ports],
         notes,
         len(added),
     )
@@ -105,7 +108,7 @@ def _take_back(entries: list[str], before: EgressPolicy, approvals: Sequence[dic
 
 def _covers(egress: EgressPolicy, host: str, port: int) -> bool:
     parent = "*." + host.partition(".")[2]
-    return any(r.host in (host, parent) and port in r.ports for r in egress.allow)
+    return any(r.enabled and r.host in (host, parent) and port in r.ports for r in egress.allow)
 
 
 def _taken(approval: dict[str, Any]) -> Record:
@@ -121,14 +124,16 @@ def _revoke(entries: list[str], before: EgressPolicy) -> Change:
     for entry in entries:
         (named,) = with_flags(Policy(), allow=[entry]).egress.allow
         ports = named.ports if ":" in entry else None
-        hit = [r for r in rules if r.host == named.host and (ports is None or set(ports) & set(r.ports))]
+        hit = [r for r in rules if r.enabled and r.host == named.host and (ports is None or set(ports) & set(r.ports))]
         if not hit:
             raise UsageError(f"no rule allows `{entry}`", hint=_covering(rules, named.host))
         for rule in hit:
             gone = tuple(p for p in rule.ports if ports is None or p in ports)
             left = tuple(p for p in rule.ports if p not in gone)
             at = rules.index(rule)
-            rules[at : at + 1] = [rule.replace(ports=left)] if left else []
+            # what the policy declares stays ready: its listeners, its credential and its trust are there
+            off = [] if rule.id.startswith("live[") else [rule.replace(enabled=False)]
+            rules[at : at + 1] = [rule.replace(ports=left)] if left else off
             records.append(Record("policy.revoke", rule.replace(ports=gone)))
             changed += [f"{rule.host}:{port}" for port in gone]
     return Change(before.replace(allow=tuple(rules)), tuple(records), changed)

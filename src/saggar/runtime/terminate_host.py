@@ -82,7 +82,10 @@ class Terminating:
         A terminated rule keeps the terms that it was compiled to; one that came later has no secrets process and is left out.
         """
         made = {rule["id"]: rule for rule in self.egress["allow"]}
-        kept = [made.get(rule.id) if rule.http else rule.to_json() for rule in policy.allow]
+        kept = [
+            {**made[rule.id], "enabled": rule.enabled} if rule.id in made else None if rule.http else rule.to_json()
+            for rule in policy.allow
+        ]
         allow = [rule for rule in kept if rule is not None]
         return json.dumps({"egress": {**self.egress, "allow": allow, "approved": list(approved)}}).encode()
 

@@ -60,11 +60,13 @@ host = "api.allowed.test"      # saggar.toml:5
 ports = [443]                  # default
 connect_to = "127.0.0.1:8443"  # saggar.toml:6
 allow_metadata = false         # default
+enabled = true                 # default
 
 [[egress.allow]]
 host = "x.test"         # flag
 ports = [8080]          # flag
 allow_metadata = false  # flag
+enabled = true          # flag
 
 [environment]
 pass = []  # default
@@ -90,7 +92,12 @@ def test_json_origins():
     assert shown["origins"]["egress.allow[0].host"] == "saggar.toml:5"
     assert shown["origins"]["egress.allow[0].ports"] == "default"
     assert shown["origins"]["egress.allow[1].host"] == "flag"
-    assert shown["policy"]["egress"]["allow"][1] == {"host": "x.test", "ports": [80], "allow_metadata": False}
+    assert shown["policy"]["egress"]["allow"][1] == {
+        "host": "x.test",
+        "ports": [80],
+        "allow_metadata": False,
+        "enabled": True,
+    }
 
 
 def test_file_name_cannot_break_out_of_its_comment():

@@ -41,12 +41,13 @@ def test_allow_refuses_what_a_policy_file_may_not_have(entry):
 
 
 def test_revoke_a_host_and_a_port():
-    assert ask("revoke", "a.test").egress.allow == BEFORE.allow[1:]
+    off = tuple(rule.replace(enabled=False) for rule in BEFORE.allow)
+    assert ask("revoke", "a.test").egress.allow == (off[0], BEFORE.allow[1])
     made = ask("revoke", "a.test:80")
     assert made.egress.allow[0].ports == (443,)
     assert made.changed == ["a.test:80"]
     assert made.records[0].fields(0)["effect"] == "deny"
-    assert ask("revoke", "*.w.test").egress.allow == BEFORE.allow[:1]
+    assert ask("revoke", "*.w.test").egress.allow == (BEFORE.allow[0], off[1])
 
 
 @pytest.mark.parametrize("entry", ["b.test", "a.test:22", "x.w.test"])
@@ -97,3 +98,22 @@ def test_revoke_takes_an_approval_by_its_id_and_those_of_a_host_along():
     assert revoke("*.w.test").changed == ["*.w.test:443", "held[1]"]
     with pytest.raises(UsageError):
         revoke("held[2]")
+
+
+def test_what_the_policy_has_ready_is_enabled_by_id_or_host():
+    ready = EgressRule(id="db", host="db.test", ports=(5432,), enabled=False)
+    before = EgressPolicy(allow=(ready, EgressRule(id="x", host="x.test", ports=(443, 8443), http="{}", enabled=False)))
+
+    def allow(*entries):
+        return change(json.dumps({"op": "allow", "entries": list(entries)}).encode(), before, first_id=0)
+
+    for entry in ("db", "db.test", "db.test:5432"):
+        made = allow(entry)
+        assert made.egress.allow == (ready.replace(enabled=True), before.allow[1])
+        assert (made.changed, made.notes, made.added) == (["db.test:5432"], [], 0)
+        assert made.records[0].fields(0)["rule"] == "db"
+    assert allow("x.test").changed == ["x.test:443", "x.test:8443"]
+    # a port that it does not have is one more rule
+    assert allow("db.test:80").egress.allow == (*before.allow, EgressRule(id="live[0]", host="db.test", ports=(80,)))
+    with pytest.raises(UsageError):
+        change(b'{"op":"revoke","entries":["db.test"]}', before, first_id=0)
