@@ -159,7 +159,7 @@ def test_starting_is_an_operation_and_checked_before_it_starts():
     cap = "start:agent[name={reader, writer}]"
     desk, log, _ = make_desk(cap, tools=[made])
     token = desk.gateway.token([cap])
-    good = {"name": "reader", "policy": change('memory = "1GiB"', 'memory = "1MiB"'), "task": "read"}
+    good = {"name": "reader", "policy": change('memory = "1GiB"', 'memory = "4MiB"'), "task": "read"}
     assert desk.gateway.call(token, "start_agent", good).value == "ok"
     assert desk.gateway.call(token, "start_agent", good | {"name": "boss"}).decision.reason == "constraint"
     desk, log, _ = make_desk(cap, tools=[made])  # a task that has not read what an agent said
