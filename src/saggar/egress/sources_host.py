@@ -168,21 +168,29 @@ class VaultKv:
 
     def read(self, path: str, field: str) -> str:
         """Tries again, with growing and random pauses, where the server is unreachable or sealed; never on a refusal."""
+        why = ""
         for attempt in range(ATTEMPTS):
             if attempt:
                 self._sleep(0.1 * 2**attempt * (0.5 + self._jitter()))
             try:
                 status, body = self._get(path)
-            except (OSError, http.client.HTTPException):
+            except ssl.SSLCertVerificationError as e:
+                # no pause mends it
+                raise SourceError(f"the vault's certificate cannot be verified: {e.verify_message}") from None
+            except (OSError, http.client.HTTPException) as e:
+                why = _unreachable(e)
                 continue
             if status in (429, 500, 502, 503, 504):
+                why = "it is sealed, or not ready: 503" if status == 503 else str(status)
                 continue
+            if status == 403:
+                raise SourceError("the vault refused: 403 (is its token valid, and allowed to read this path?)")
             if status == 404:
                 raise SourceError("the vault has no such secret")
             if status != 200:
                 raise SourceError(f"the vault refused: {status}")
             return _kv_field(body, field)
-        raise SourceError("the vault does not answer")
+        raise SourceError(f"the vault does not answer ({why}), tried {ATTEMPTS} times")
 
     def _get(self, path: str) -> tuple[int, bytes]:
         port = self._parts.port
@@ -199,9 +207,27 @@ class VaultKv:
         try:
             connection.request("GET", f"{self._parts.path.rstrip('/')}/v1/{quote(path.strip('/'))}", headers=headers)
             answer = connection.getresponse()
-            return answer.status, answer.read(LIMIT_BYTES + 1)
+            return answer.status, _read_within(answer, time.monotonic() + VAULT_S)
         finally:
             connection.close()
+
+
+def _read_within(answer: http.client.HTTPResponse, deadline: float) -> bytes:
+    """The body, up to the limit and a byte: the socket's own time-out begins anew with every byte. Raises OSError."""
+    body = b""
+    while len(body) <= LIMIT_BYTES and (piece := answer.read1(LIMIT_BYTES + 1 - len(body))):
+        body += piece
+        if time.monotonic() > deadline:
+            raise TimeoutError
+    return body
+
+
+def _unreachable(error: Exception) -> str:
+    """Why, in the system's words alone: a peer's own could hold anything."""
+    if isinstance(error, TimeoutError):
+        return f"nothing within {VAULT_S:g} s"
+    number = error.errno if isinstance(error, OSError) else None
+    return os.strerror(number).lower() if number and number > 0 else type(error).__name__
 
 
 def _kv_field(body: bytes, field: str) -> str:

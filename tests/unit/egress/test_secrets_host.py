@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import http.server
 import json
 import os
 import socket
 import ssl
+import sys
 import threading
 import time
 
@@ -245,8 +247,9 @@ def test_vault_token_from_a_file(scripted, tmp_path):
         ([(404, {"errors": []})], "no such secret", 1),
         ([(200, {"data": {"data": {"other": "x"}, "metadata": {}}})], "no text field `key`", 1),
         ([(200, ["x"])], "malformed", 1),
-        ([(503, {"errors": ["sealed"]})], "does not answer", ATTEMPTS),
-        ([(0, {})], "does not answer", ATTEMPTS),
+        ([(503, {"errors": ["sealed"]})], "does not answer (it is sealed, or not ready: 503), tried 3 times", ATTEMPTS),
+        ([(429, {})], "does not answer (429)", ATTEMPTS),
+        ([(0, {})], "does not answer (RemoteDisconnected)", ATTEMPTS),
     ],
 )
 def test_vault_that_fails(scripted, answers, why, asked):
@@ -254,6 +257,102 @@ def test_vault_that_fails(scripted, answers, why, asked):
     with Asker(spec("vault:secret/data/app#key"), env={"VAULT_ADDR": scripted.url, "VAULT_TOKEN": "t"}) as asker:
         assert why in asker.refusal()
     assert len(scripted.asked) == asked
+
+
+def test_vault_that_is_down():
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    with Asker(spec("vault:secret/data/app#key"), env={"VAULT_ADDR": url, "VAULT_TOKEN": "t"}) as asker:
+        assert asker.refusal() == "the vault does not answer (connection refused), tried 3 times"
+        # nothing is kept of a failure: the next request asks anew, and fails anew
+        assert "connection refused" in asker.refusal()
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n"])
+def test_vault_that_is_slow(monkeypatch, said):
+    """It accepts and says nothing, or a byte of the body at a time."""
+    from saggar.egress import sources_host
+
+    monkeypatch.setattr(sources_host, "VAULT_S", 0.3)
+    ended = threading.Event()
+
+    def serve(sock):
+        with contextlib.suppress(OSError):
+            while not ended.is_set():
+                conn, _ = sock.accept()
+                with conn, contextlib.suppress(OSError):
+                    conn.sendall(said)
+                    while said and not ended.wait(0.02):
+                        conn.sendall(b"x")
+                    conn.recv(9999)
+                    conn.recv(9999)
+
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        threading.Thread(target=serve, args=(sock,), daemon=True).start()
+        store = VaultKv(
+            f"http://127.0.0.1:{sock.getsockname()[1]}", lambda: "t", jitter=lambda: 0.0, sleep=lambda _: None
+        )
+        began = time.monotonic()
+        with pytest.raises(SourceError, match=r"nothing within 0.3 s\), tried 3 times"):
+            store.read("secret/data/app", "key")
+        assert time.monotonic() - began < 10
+        ended.set()
+
+
+def test_vault_with_a_foreign_certificate(tmp_path):
+    ca, other = TaskCa("vault", time.time()), TaskCa("other", time.time())
+    leaf, key = ca.leaf("localhost", time.time())
+    (tmp_path / "leaf.pem").write_text(leaf + key)
+    (tmp_path / "ca.pem").write_text(other.pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "leaf.pem")
+    asked = []
+
+    def serve(sock):
+        with contextlib.suppress(OSError):
+            while True:
+                conn, _ = sock.accept()
+                asked.append(conn)
+                with contextlib.suppress(OSError):
+                    context.wrap_socket(conn, server_side=True).close()
+
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        threading.Thread(target=serve, args=(sock,), daemon=True).start()
+        env = {
+            "VAULT_ADDR": f"https://localhost:{sock.getsockname()[1]}",
+            "VAULT_TOKEN": "t",
+            "VAULT_CACERT": str(tmp_path / "ca.pem"),
+        }
+        with Asker(spec("vault:secret/data/app#key"), env=env) as asker:
+            assert asker.refusal().startswith("the vault's certificate cannot be verified: ")
+        assert len(asked) == 1  # the token went to nobody, and no second try would mend it
+
+
+def test_keyring_that_has_nothing_or_fails(monkeypatch):
+    import types
+
+    def locked(service, user):
+        raise RuntimeError(f"locked, and {SECRET} was in it")
+
+    for get, why in (
+        (lambda service, user: None, "no such entry"),
+        (locked, "the keyring failed: RuntimeError"),
+        (lambda service, user: "short", "not 8 or more"),
+    ):
+        stub = types.ModuleType("keyring")
+        stub.get_password = get
+        monkeypatch.setitem(sys.modules, "keyring", stub)
+        with pytest.raises(SourceError, match=why) as e:
+            read(Source.parse("keyring:service/me"), {})
+        assert SECRET not in str(e.value)
+
+
+def test_command_that_is_slow(tmp_path, monkeypatch):
+    from saggar.egress import sources_host
+
+    monkeypatch.setattr(sources_host, "COMMAND_S", 0.2)
+    with pytest.raises(SourceError, match=r"took more than 0.2 s"):
+        read(Source.parse("command:/bin/sleep 60"), {"PATH": "/usr/bin:/bin"})
 
 
 def test_vault_retries_with_growing_random_pauses(scripted):
