@@ -116,6 +116,19 @@ def test_a_program_of_the_workspace_that_only_another_user_may_execute_is_126(sa
     )
 
 
+@pytest.mark.parametrize(("script", "said"), [("installed-there", True), ("exit 1", False), ("true", False)])
+def test_what_the_tool_chain_left_out_is_said_when_a_program_is_missed(saggar, tmp_path, script, said):
+    """An environment that is active on the host and lies outside the workspace is not shown to a shell; its programs are missed."""
+    environment = saggar.home / "other"
+    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", environment], check=True)
+    out = tmp_path / "result.json"
+    path = f"{environment}/bin:{os.environ['PATH']}"
+    done = saggar("run", "--json", str(out), "--", "sh", "-c", script, env={"PATH": path})
+    assert str(environment) in json.loads(out.read_text())["enforcement"]["left_out"][0]
+    last = (done.stderr.splitlines() or [b""])[-1].decode()
+    assert (last.startswith("saggar: not shown in the cell: ") and str(environment) in last) == said
+
+
 def test_a_timeout_ends_the_whole_tree_and_keeps_what_was_written(saggar, tmp_path):
     out = tmp_path / "result.json"
     script = "echo before; setsid sleep 3210 & sleep 3210"

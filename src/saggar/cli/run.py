@@ -177,6 +177,11 @@ def _say(result: Result, *, quiet: bool) -> None:
         limit = result.limits.get(result.cause, {})
         note = result.message or _cause_text(result.cause, limit)
         sys.stderr.write(f"saggar: {note}\n")
+    left_out = result.enforcement.get("left_out")
+    # these two codes alone say that something was not there; any other failure has causes of its own
+    if left_out and result.status in (126, 127) and not quiet:
+        more = f" (and {len(left_out) - 1} more, in the result)" if len(left_out) > 1 else ""
+        sys.stderr.write(f"saggar: not shown in the cell: {left_out[0]}{more}\n")
     if result.refused and not quiet:
         first = ", ".join(
             dict.fromkeys((f"{h}:{p}" if p else h) if h else f"port {p}" for _, h, p in result.refusals[:5])

@@ -31,9 +31,10 @@ _SCRIPTS = 5  # the kernel gives up after as many interpreters of interpreters
 
 class Toolchain:
     """argv0: what to execute, "" where there is no such program. binds: host paths to show read-only at the same place.
-    path_entries: to go before the cell's PATH. env: to set unless the policy does. notes: for the result, one line each."""
+    path_entries: to go before the cell's PATH. env: to set unless the policy does. notes: what was shown and why, for
+    the result, one line each. left_out: what the caller's PATH leads to and the cell does not show, likewise."""
 
-    __slots__ = ("argv0", "binds", "env", "notes", "path_entries")
+    __slots__ = ("argv0", "binds", "env", "left_out", "notes", "path_entries")
 
     def __init__(
         self,
@@ -43,12 +44,14 @@ class Toolchain:
         path_entries: tuple[str, ...] = (),
         env: dict[str, str] | None = None,
         notes: tuple[str, ...] = (),
+        left_out: tuple[str, ...] = (),
     ) -> None:
         self.argv0 = argv0
         self.binds = binds
         self.path_entries = path_entries
         self.env = env or {}
         self.notes = notes
+        self.left_out = left_out
 
 
 def resolve(
@@ -82,6 +85,7 @@ class _Walk:
         "_env",
         "_environ",
         "_installed",
+        "_left_out",
         "_notes",
         "_path",
         "_shown",
@@ -99,6 +103,7 @@ class _Walk:
         self._entries: list[str] = []
         self._env: dict[str, str] = {}
         self._notes: list[str] = []
+        self._left_out: list[str] = []
         self._installed: list[str] = []  # by a version manager, for the very name that was asked for
 
     def start(self, program: str) -> Toolchain:
@@ -120,13 +125,14 @@ class _Walk:
                 hint="name its directory in `isolation.read`",
             )
         if not self._binds and not self._entries:
-            return Toolchain(program if named else argv0)
+            return Toolchain(program if named else argv0, left_out=tuple(self._left_out))
         return Toolchain(
             argv0,
             binds=tuple(self._binds),
             path_entries=tuple(dict.fromkeys(self._entries)),
             env=self._env,
             notes=tuple(self._notes),
+            left_out=tuple(self._left_out),
         )
 
     def _companions(self) -> None:
@@ -145,7 +151,7 @@ class _Walk:
             try:
                 self._reach(found, name, trusted=False, depth=0, named=True)
             except (UsageError, OSError) as error:
-                self._notes.append(f"`{name}` is not shown: {error}")
+                self._left_out.append(f"`{found}`: {error}")
 
     def _search(self, name: str, skip: str = "") -> str:
         for directory in self._path:
@@ -223,7 +229,9 @@ class _Walk:
         if self._visible(hop):
             return
         prefix = prefix_of(hop, self._broad)
-        if prefix is not None and (trusted or not prefix.environment):
+        if prefix is not None and prefix.environment and not trusted:
+            self._leave_out(prefix.path)
+        elif prefix is not None:
             self._bind(prefix.parts, f"`{name}`: {prefix.kind} at `{prefix.path}`")
             for key, value in prefix.env.items():
                 self._env.setdefault(key, value)
@@ -237,6 +245,12 @@ class _Walk:
             self._bind(public_parts(area), f"`{name}`: the directory `{area}`")
         if not self._visible(hop) and (trusted or (prefix is None and hop in self._installed)):
             self._bind((hop,), f"`{name}`: the program `{hop}`")
+
+    def _leave_out(self, environment: str) -> None:
+        """An environment that the command did not name itself, but that PATH or the workspace leads to."""
+        said = f"the environment `{environment}`: call its own programs by name, or name it in `isolation.read`"
+        if said not in self._left_out:
+            self._left_out.append(said)
 
     def _bind(self, parts: tuple[str, ...], note: str) -> None:
         self._binds += [p for p in parts if p not in self._binds]

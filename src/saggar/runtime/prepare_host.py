@@ -150,7 +150,9 @@ class Prepared:
         "environment",
         "grants",
         "layer",
+        "left_out",
         "missing",
+        "notes",
         "options",
         "policy",
         "run",
@@ -174,6 +176,8 @@ class Prepared:
         self.options = opts
         self.grants: list[Grant] = []
         self.toolchain: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = ()
+        self.left_out: tuple[str, ...] = ()
         self.missing: Fault | None = None
         self.layer = ""
         self.terminating: Terminating | None = None
@@ -292,6 +296,7 @@ class Prepared:
         if found.argv0:
             self.argv[0] = found.argv0
         self.toolchain = found.binds
+        self.notes, self.left_out = found.notes, found.left_out
         for path in found.binds:
             self.grants.append(Grant(path, owned=False))
         for name, value in found.environment.items():
@@ -539,6 +544,8 @@ class Prepared:
             **({"broker": cell.broker_lockdown} if cell.broker_lockdown else {}),
             **({"secrets": self.terminating.enforcement} if self.terminating is not None else {}),
             "caveats": [str(c) for c in self.workspace.caveats],
+            "toolchain": list(self.notes),
+            "left_out": list(self.left_out),
         }
 
 

@@ -31,9 +31,9 @@ class Fault:
 
 class Program:
     """argv0: what to execute, as the cell sees it. fault: why there is no such program, or None. binds: host directories to
-    show. environment: what the tool chain wants set. path: the cell's PATH where it differs."""
+    show. environment: what the tool chain wants set. path: the cell's PATH where it differs. notes, left_out: see `Toolchain`."""
 
-    __slots__ = ("argv0", "binds", "environment", "fault", "path")
+    __slots__ = ("argv0", "binds", "environment", "fault", "left_out", "notes", "path")
 
     def __init__(
         self,
@@ -43,12 +43,16 @@ class Program:
         binds: tuple[str, ...] = (),
         environment: dict[str, str] | None = None,
         path: str = "",
+        notes: tuple[str, ...] = (),
+        left_out: tuple[str, ...] = (),
     ) -> None:
         self.argv0 = argv0
         self.fault = fault
         self.binds = binds
         self.environment = environment or {}
         self.path = path
+        self.notes = notes
+        self.left_out = left_out
 
 
 def resolve(prepared: Prepared) -> Program:
@@ -75,7 +79,14 @@ def resolve(prepared: Prepared) -> Program:
         if fault is not None:
             return Program(fault=fault)
     path = ":".join([*found.path_entries, inside]) if found.path_entries else ""
-    return Program(argv0=found.argv0, binds=found.binds, environment=found.env, path=path)
+    return Program(
+        argv0=found.argv0,
+        binds=found.binds,
+        environment=found.env,
+        path=path,
+        notes=found.notes,
+        left_out=found.left_out,
+    )
 
 
 def _shown_workspace(prepared: Prepared) -> str:

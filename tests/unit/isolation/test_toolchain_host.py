@@ -332,11 +332,24 @@ class TestShells:
         found = home.resolve("sh")
         assert (found.binds, found.path_entries) == ((base,), (f"{venv}/bin",))
 
-    def test_what_is_too_broad_is_a_note(self, home: Home) -> None:
+    def test_another_environment_that_is_active_is_left_out_and_said(self, home: Home) -> None:
+        venv = home.venv("venvs/other", home.python(".pyenv/versions/3.11.7"))
+        home.search = ["venvs/other/bin"]
+        found = home.resolve("sh")
+        assert venv not in found.binds
+        assert found.left_out == (
+            f"the environment `{venv}`: call its own programs by name, or name it in `isolation.read`",
+        )
+
+    def test_what_is_too_broad_is_left_out_and_said(self, home: Home) -> None:
         home.python("")
         home.search = ["bin"]
         found = home.resolve("sh")
         assert found.binds == ()
+        assert [text.partition(":")[0] for text in found.left_out] == [
+            f"`{home.path}/bin/python3`",
+            f"`{home.path}/bin/python`",
+        ]
 
     def test_the_systems_own_need_nothing(self, home: Home) -> None:
         found = home.resolve("sh")
