@@ -153,3 +153,38 @@ def test_the_egress_record_and_what_it_proposes(saggar):
     assert removed == ["-ports = [80, 443]", "-[[egress.allow]]", '-host = "idle.test"']
     assert "+ports = [80]" in done.stdout
     assert "idle.test:443" in done.stderr
+
+
+def test_the_log_and_the_proposal_say_what_to_do_next(saggar):
+    saggar("run", "-q", "--allow", "idle.test", "--", "true")
+    done = saggar("egress", "log", "--effect", "maybe")
+    assert (done.returncode, done.stderr.startswith("usage: saggar egress log ")) == (2, True)
+    assert {line.split()[1] for line in saggar("egress", "log").stdout.splitlines()} <= {"L2"}
+    done = saggar("policy", "tighten")
+    assert done.stdout == ""
+    shown = saggar("egress", "show").stdout
+    if "idle.test" in shown:
+        assert "`--policy FILE` proposes" in done.stderr
+    policy = saggar.work.parent / "p.toml"
+    policy.write_text("")
+    with saggar.start("run", "-q", "--allow", "idle.test", "--", "python3", "-c", ASK) as task:
+        assert ask(task, "http://evil.test/") == "refused"
+    done = saggar("policy", "tighten", "--policy", str(policy))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "no change to" in done.stderr
+    assert "`--policy FILE` proposes" in saggar("policy", "tighten").stderr
+
+
+def test_following_ends_with_an_interrupt_and_with_the_run(saggar):
+    import signal
+
+    with saggar.start("run", "-q", "--", "python3", "-c", ASK) as task:
+        with saggar.start("egress", "log", "--follow") as follow:
+            assert ask(task, "http://evil.test/") == "refused"
+            assert "host_not_listed" in follow.stdout.readline()
+            follow.send_signal(signal.SIGINT)
+            assert follow.wait(20) == 130
+        with saggar.start("egress", "log", "--follow") as follow:
+            assert "host_not_listed" in follow.stdout.readline()
+            task.stdin.close()
+            assert follow.wait(20) == 0

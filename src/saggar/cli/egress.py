@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
     if argv[1:2] == ["log"]:
         from saggar.cli.log import main as log
 
-        return log(["log", "--layer", "L2", *argv[2:]])
+        return log(["egress log", *argv[2:]])
     parser = argparse.ArgumentParser(
         prog="saggar egress", description="What a task may reach, reached, and was refused."
     )

@@ -24,11 +24,11 @@ _POLL_S = 0.1
 
 
 def main(argv: list[str]) -> int:
-    """argv[0] is `log`. Exit code 0, 1 for a log that is damaged, 2 for wrong arguments."""
+    """argv[0] is `log`, or `egress log` for the second wall's records alone. Exit code 0, 1 for a log that is damaged, 2 for wrong arguments."""
     if argv[1:2] == ["verify"]:
         return _verify(argv[2:])
     parser = argparse.ArgumentParser(
-        prog="saggar log", description="Print a run's audit log. `saggar log verify` checks one."
+        prog=f"saggar {argv[0]}", description="Print a run's audit log. `saggar log verify` checks one."
     )
     parser.add_argument("run", nargs="?", metavar="RUN", help="id of the run or its start; the latest if left out")
     parser.add_argument("--follow", action="store_true", help="wait for further records until the run ends")
@@ -36,6 +36,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--layer", metavar="LAYER", help="only records of this layer: L1, L2, L3, L4, …")
     parser.add_argument("--effect", choices=("allow", "ask", "deny"), help="only records with this effect")
     args = parser.parse_args(argv[1:])
+    if argv[0] == "egress log":
+        args.layer = "L2"
     run = _run(args.run)
     reader = LogReader(FILE, dir_fd=run.fd, name=f"{run.path}/{FILE}")
     verifier = Verifier(task=run.id)

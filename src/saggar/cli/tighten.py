@@ -43,6 +43,12 @@ def run(args: argparse.Namespace) -> int:
         for rule, (host, _) in ledger.declared.items():
             if host.startswith("*.") and 0 < len(names := ledger.hosts_of(rule)) <= 3:
                 sys.stderr.write(f"`{harmless(host)}` stood for {harmless(', '.join(names))} alone\n")
+    if unused and not args.policy:
+        sys.stderr.write("`--policy FILE` proposes what to take out of it, as a diff\n")
+    elif unused and not diff:
+        sys.stderr.write(
+            f"no change to `{harmless(args.policy)}` takes these away: they are not its rules, or not in a form that can be edited safely\n"
+        )
     if not unused:
         sys.stderr.write("nothing to take away: all that is allowed was used\n")
     sys.stdout.write(diff)
