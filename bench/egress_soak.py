@@ -1,14 +1,16 @@
 """A mixed soak of one broker: `python bench/egress_soak.py [--seconds 600]`.
 
 Good requests (TLS tunnel, plain HTTP kept alive, bodies both ways) beside upstreams that stall, reset, cut and lie, clients that leave in
-the middle, and refusals of every kind. At the end: every good answer was right, the broker's memory and descriptors are where they
-were, and its audit log verifies.
+the middle, and refusals of every kind; the same on terminated hosts, with streams, chunks, WebSockets and half-closed clients
+(`soak_terminated.py`), and a host that is taken away and given back every second. At the end: every good answer was right, the memory and
+descriptors of the broker and of the secrets process are where they were, and the audit log verifies.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import http.client
 import json
 import os
 import random
@@ -22,6 +24,8 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src"))
+
+import soak_terminated as terminated
 
 from saggar.audit.verify import verify
 from saggar.policy.model import EgressRule
@@ -89,6 +93,7 @@ class Soak:
         self.until = until
         self.lock = threading.Lock()
         self.done = {}
+        self.ended = {}
         self.failed = []
 
     def connect(self, port, address=ELSEWHERE):
@@ -100,9 +105,10 @@ class Soak:
             try:
                 work()
                 self.done[name] = self.done.get(name, 0) + 1
-            except (OSError, ValueError) as e:
-                if name.startswith("good"):
+            except (OSError, ValueError, http.client.HTTPException, terminated.WrongError) as e:
+                if name.startswith("good") or isinstance(e, terminated.WrongError):
                     self.failed.append(f"{name}: {e!r}")
+                self.ended[name] = self.ended.get(name, 0) + 1
 
     def good_tls(self):
         with self.context.wrap_socket(self.connect(443), server_hostname="api.allowed.test") as tls:
@@ -123,6 +129,7 @@ class Soak:
 
     def leaves(self):
         """A client that goes in the middle, by FIN or RST, at any point."""
+        time.sleep(0.005)
         data = client_hello.hello(b"api.allowed.test")
         with self.connect(443) as sock:
             sock.sendall(data[: random.randint(0, len(data))])
@@ -146,6 +153,7 @@ class Soak:
     def kernel(self):
         with contextlib.suppress(ConnectionRefusedError):
             self.connect(random.randint(1000, 1100)).close()
+        time.sleep(0.005)
 
 
 def rss_mb(pid):
@@ -158,7 +166,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=600.0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="saggar-soak-") as directory:
-        pki = TestPki(directory, ["api.allowed.test"])
+        pki = TestPki(directory, ["api.allowed.test", terminated.NAME, terminated.REVOKED])
         context = ssl.create_default_context(cafile=pki.ca_file)
         nasty = Nasty()
         with (
@@ -169,29 +177,67 @@ def main():
                 EgressRule(id="api", host="api.allowed.test", connect_to=tls.address),
                 EgressRule(id="plain", host="api.allowed.test", ports=(80,), connect_to=http.address),
                 EgressRule(id="nasty", host="nasty.test", ports=(80,), connect_to=nasty.address),
+                *terminated_rules(pki),
             ]
-            with EgressCell(rules) as cell:
+            with EgressCell(rules, env={"SOAK_KEY": terminated.SECRET}) as cell:
                 result = soak(cell, context, options.seconds, (tls, http))
     print(json.dumps(result, indent=2))
     return 0 if result["sound"] else 1
 
 
+def terminated_rules(pki):
+    """Rules for the three hosts of `soak_terminated.py`, each with an upstream of its own."""
+    any_path = [{"methods": ["GET", "POST"], "paths": ["/**"]}]
+    key = {"source": "env:SOAK_KEY", "env": "KEY", "format": "openai"}
+    moody, plain = terminated.Moody(pki.server_context()), terminated.Moody(None)
+    for id_, host, ports, upstream, terms in (
+        ("model", terminated.NAME, (443,), moody, {"credential": key, "websocket": True, "rules": any_path}),
+        ("half", terminated.PLAIN, (80,), plain, {"rules": any_path}),
+        ("revoked", terminated.REVOKED, (443,), moody, {"rules": any_path}),
+    ):
+        http = json.dumps({**terms, "ca": pki.ca_file})
+        yield EgressRule(id=id_, host=host, ports=ports, connect_to=upstream.address, http=http)
+
+
+def revoke(cell, until):
+    """The operator takes a host away and gives it back; how often."""
+    count = 0
+    while time.monotonic() < until:
+        time.sleep(0.5)
+        cell.withdraw("revoked")
+        time.sleep(0.5)
+        cell.withdraw()
+        count += 1
+    return count
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
 def soak(cell, context, seconds, upstreams):
     pid = cell.broker.pid
+    secrets = cell.secrets.pid
     run = Soak(cell, context, time.monotonic() + seconds)
+    inside = ssl.create_default_context(cadata=cell.ca_pem)
+    clients = terminated.Clients(run.connect, inside, cell.environment["KEY"])
     kinds = ("good_tls", "good_http", "good_tls", "good_http", "nasty", "nasty", "leaves", "refused", "kernel")
     threads = [threading.Thread(target=run.loop, args=(k, getattr(run, k))) for k in kinds]
+    threads += [threading.Thread(target=run.loop, args=(k, getattr(clients, k))) for k in terminated.KINDS]
+    threads.append(threading.Thread(target=lambda: run.done.update(revocations=revoke(cell, run.until))))
     for t in threads:
         t.start()
     samples = []
+    held = []
     while any(t.is_alive() for t in threads):
         time.sleep(min(1.0, seconds / 20))
         samples.append(rss_mb(pid))
+        held.append((descriptors(pid), descriptors(secrets), rss_mb(secrets)))
         for upstream in upstreams:
             upstream.received.clear()  # what they wrote down is not of interest here
     # everything of the cell is closed: what the broker still holds after a moment, it has lost
-    deadline = time.monotonic() + 60
-    while (open_now := len(os.listdir(f"/proc/{pid}/fd"))) > 40 and time.monotonic() < deadline:
+    deadline = time.monotonic() + 100
+    while (open_now := descriptors(pid)) > 50 and time.monotonic() < deadline:
         time.sleep(0.2)
     third = max(1, len(samples) // 3)
     early, late = statistics.median(samples[:third]), statistics.median(samples[-third:])
@@ -202,17 +248,25 @@ def soak(cell, context, seconds, upstreams):
     return {
         "seconds": seconds,
         "done": run.done,
+        "ended_otherwise": run.ended,
         "good_failed": run.failed[:5],
         "good_failed_count": len(run.failed),
+        "rss_first_mb": samples[0],
         "rss_early_mb": early,
         "rss_late_mb": late,
+        "rss_last_mb": samples[-1],
+        "secrets_rss_early_mb": statistics.median(h[2] for h in held[:third]),
+        "secrets_rss_late_mb": statistics.median(h[2] for h in held[-third:]),
+        "descriptors_early": statistics.median(h[0] for h in held[:third]),
+        "descriptors_late": statistics.median(h[0] for h in held[-third:]),
+        "secrets_descriptors_first_last": [held[0][1], held[-1][1]],
         "descriptors_left": open_now,
         "removed": removed,
         "audit_records": report.records,
         "audit_sound": report.ok,
         "broker_faults": len(faults),
         "fault": faults[:1],
-        "sound": not run.failed and report.ok and not faults and open_now <= 40 and late < early * 1.2 + 5,
+        "sound": not run.failed and report.ok and not faults and open_now <= 50 and late < early * 1.2 + 5,
     }
 
 

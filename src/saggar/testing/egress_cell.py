@@ -164,6 +164,7 @@ class EgressCell:
         self.environment: dict[str, str] = {}
         self.secrets: SecretsProcess | None = None
         self.events: list[dict[str, Any]] = []
+        self._egress: dict[str, Any] = {}
         self._python = python
         self._stack = contextlib.ExitStack()
 
@@ -250,9 +251,8 @@ class EgressCell:
                 self._stack.callback(self.secrets.stop)
             self.ca_pem, _ = self.secrets.add("c", "t", made.hosts, made.specs)
             self.environment = made.environment
-        fd = os.memfd_create("rules")
-        os.write(fd, json.dumps({"egress": made.egress}).encode())
-        return fd
+        self._egress = made.egress
+        return _memfd({"egress": made.egress})
 
     # -- the supervisor's side -------------------------------------------------------------------------------------
 
@@ -275,7 +275,14 @@ class EgressCell:
         raise TimeoutError(f"no event `{name}`")
 
     def update(self, rules: Sequence[EgressRule]) -> None:
-        fd = self._compile(rules)
+        self._update(self._compile(rules))
+
+    def withdraw(self, *ids: str) -> None:
+        """The rules as they were compiled, without these; `withdraw()` gives back all."""
+        left = [entry for entry in self._egress["allow"] if entry["id"] not in ids]
+        self._update(_memfd({"egress": {**self._egress, "allow": left}}))
+
+    def _update(self, fd: int) -> None:
         socket.send_fds(self.control, [json.dumps({"op": "update", "cell": "c"}).encode()], [fd])
         os.close(fd)
         self.wait_event("updated")
@@ -348,6 +355,12 @@ class EgressCell:
         theirs.close()
         ours.settimeout(20)
         return ours
+
+
+def _memfd(policy: dict[str, Any]) -> int:
+    fd = os.memfd_create("rules")
+    os.write(fd, json.dumps(policy).encode())
+    return fd
 
 
 def _read_text(path: str) -> str:
