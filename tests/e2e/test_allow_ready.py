@@ -51,7 +51,7 @@ for line in sys.stdin:
 @pytest.fixture
 def there(place, workspace):
     ca = TaskCa("upstream", time.time())
-    leaf, key = ca.leaf("api.allowed.test", time.time())
+    leaf, key = ca.leaf("api.allowed.test")
     Path(place, "leaf.pem").write_text(leaf + key)
     Path(place, "upstream.pem").write_text(ca.pem)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

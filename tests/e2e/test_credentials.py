@@ -140,7 +140,7 @@ def server(place):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     contexts = {}
     for host in HOSTS:
-        certificate, key = ca.leaf(host, time.time())
+        certificate, key = ca.leaf(host)
         with open(f"{place}/{host}.pem", "w") as f:
             f.write(certificate + key)
         contexts[host] = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

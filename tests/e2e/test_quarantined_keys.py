@@ -45,7 +45,7 @@ def quarantined(place, monkeypatch):
     monkeypatch.setenv("SAGGAR_STATE_DIR", f"{place}/state")
     monkeypatch.setenv("WORKER_KEY", KEY)
     ca = TaskCa("upstream", time.time())
-    certificate, key = ca.leaf(HOST, time.time())
+    certificate, key = ca.leaf(HOST)
     for name, text in (("leaf.pem", certificate + key), ("ca.pem", ca.pem)):
         with open(f"{place}/{name}", "w") as f:
             f.write(text)

@@ -1,7 +1,8 @@
 """The task's own certificate authority: made in memory, dies with the task, signs leaves for that task's hosts alone.
 
 I1  The CA's key never leaves the process that made it, and is never written.
-I2  A leaf names exactly one host, serves only as a TLS server, and lives no longer than its CA.
+I2  A leaf names exactly one host, serves only as a TLS server, and is valid as long as its CA: a clock that is moved while the
+    task runs changes neither.
 
 P-256 throughout: a leaf costs 154 us. Extensions are those that strict verifiers ask for (RFC 5280 section 4.2;
 `VERIFY_X509_STRICT` of Python 3.13 wants key identifiers and a key usage).
@@ -58,9 +59,8 @@ class TaskCa:
         )
         self.pem = self._certificate.public_bytes(Encoding.PEM).decode()
 
-    def leaf(self, host: str, wall: float) -> tuple[str, str]:
+    def leaf(self, host: str) -> tuple[str, str]:
         """(certificate, private key) as PEM for one canonical host name; the caller has checked that it may have one."""
-        now = dt.datetime.fromtimestamp(wall, dt.UTC)
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = self._key.public_key()
         certificate = (
@@ -69,7 +69,7 @@ class TaskCa:
             .issuer_name(self._certificate.subject)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(max(now - _SKEW, self._certificate.not_valid_before_utc))
+            .not_valid_before(self._certificate.not_valid_before_utc)
             .not_valid_after(self._certificate.not_valid_after_utc)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

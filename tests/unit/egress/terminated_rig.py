@@ -43,7 +43,7 @@ class Upstream:
         self.port = self.sock.getsockname()[1]
         self.context = None
         if tls:
-            certificate, key = self.ca.leaf(host, born)
+            certificate, key = self.ca.leaf(host)
             self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             fd = os.memfd_create("c")
             os.write(fd, (certificate + key).encode())

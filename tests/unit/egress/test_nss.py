@@ -38,7 +38,7 @@ def test_nss_lists_the_ca_and_trusts_it_for_servers_alone(place):
 @pytest.mark.requires_program("certutil", "vfychain")
 def test_nss_verifies_a_leaf_by_it(place, tmp_path):
     for name, ca, ok in (("a", CA, True), ("b", TaskCa("other", time.time()), False)):
-        leaf, _ = ca.leaf("a.test", time.time())
+        leaf, _ = ca.leaf("a.test")
         path = tmp_path / f"{name}.der"
         path.write_bytes(ssl.PEM_cert_to_DER_cert(leaf))
         # -u 1: as a server's

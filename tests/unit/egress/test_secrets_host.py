@@ -605,7 +605,7 @@ def test_java_store_and_pem_reading():
 
 def test_leaf_serves_as_a_server_alone():
     ca = TaskCa("t", time.time())
-    certificate, _ = ca.leaf("a.test", time.time())
+    certificate, _ = ca.leaf("a.test")
     context = ssl.create_default_context(cadata=ca.pem)
     assert context.get_ca_certs()[0]["subject"] == ((("commonName", "saggar task t"),),)
     from cryptography import x509
@@ -654,3 +654,14 @@ def test_a_command_reads_no_configuration_that_a_cell_left(tmp_path, monkeypatch
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     with Asker(spec("command:/usr/bin/git config --get x.y"), env=env) as asker:
         assert "ended with" in asker.refusal()
+
+
+@pytest.mark.parametrize("born_ago_s", [0, 30 * 86400, -30 * 86400])
+def test_a_leaf_is_valid_as_long_as_its_ca_whatever_the_clock_says(born_ago_s):
+    """A clock that had moved past the CA's end made the certificate builder fail, and with it the secrets process."""
+    from cryptography import x509
+
+    ca = TaskCa("t", time.time() - born_ago_s)
+    leaf, issuer = (x509.load_pem_x509_certificate(pem.encode()) for pem in (ca.leaf("a.test")[0], ca.pem))
+    assert leaf.not_valid_before_utc == issuer.not_valid_before_utc
+    assert leaf.not_valid_after_utc == issuer.not_valid_after_utc
