@@ -66,7 +66,7 @@ class Broker:
         self._control = control
         self._stop = stop
         self._loop = asyncio.get_running_loop()
-        self._shares = Shares(self._loop)
+        self._shares = Shares(self._loop, descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._queue: list[dict[str, object]] = []
         #: by cell: each has a secrets process of its own
         self._secrets: dict[str, SecretsClient] = {}

@@ -139,6 +139,7 @@ class Cell:
         self.dns_seen: set[tuple[str, str]] = set()
         self.loop = asyncio.get_running_loop()
         self.share = share
+        share.held = self.connections
         self.budget = Budget(limits or Limits(), self.loop.time())
         self._wall: asyncio.TimerHandle | None = None
         self._watch_wall()
@@ -197,7 +198,7 @@ class Cell:
             # an urgent byte is left out of the stream until another one comes, then it is in it: what was peeked at and
             # judged would not be what is passed on
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
-            if len(self.connections) >= MAX_CONNECTIONS:
+            if len(self.connections) >= MAX_CONNECTIONS or self.share.full():
                 self.refused(refuse("too_many_connections"), via="accept")
                 reset(sock)
                 continue

@@ -4,7 +4,8 @@ I1  A cell that works alone is never paced: what nobody else needs is its own.
 I2  While others are active, a cell that works more than `HEAVY` of the time gets at most `EACH` of it, in slices of well below a
     millisecond; between them its sockets are not even watched, so its clients wait instead of taking the CPU that others need.
 I3  Cells that are heavy together take turns (deficit round robin over cells, not over sockets; what a turn overdraws is paid back).
-I4  Nothing is lost: what is not read stays in the kernel, and TCP tells the client.
+I4  A cell has at most as many connections as are left for all: whoever takes what it can get leaves the half.
+I5  Nothing is lost: what is not read stays in the kernel, and TCP tells the client.
 
 Costs are nanoseconds of this process: estimated where they are cheap to estimate, measured inside a paced cell's turn.
 """
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 #: what things cost: a small message one way, a byte, a connection from accept to splice or refusal, a name, a kernel's refusal
 EVENT_NS = 12_000
@@ -39,6 +40,10 @@ HEAVY = 0.1
 #: of the time, for each heavy cell and for all of them together, while cells that are not heavy are active
 EACH = 0.1
 ALL = 0.5
+#: descriptors of a connection at most (both ends, and a pipe for bulk), of a cell without any, and of the process
+PER_CONNECTION, PER_CELL, PER_BROKER = 4, 12, 24
+#: connections that a cell may have in any case
+FEW = 8
 #: a cell is active for so long after it did something
 ACTIVE_NS = 100_000_000
 _LOOK_NS = 5_000_000
@@ -65,6 +70,7 @@ class Share:
         "_parked",
         "active",
         "credit",
+        "held",
         "loop",
         "paced",
         "seen",
@@ -77,6 +83,8 @@ class Share:
     def __init__(self, every: Shares) -> None:
         self._all = every
         self.loop = every.loop
+        #: the cell's open connections
+        self.held: Collection[object] = ()
         #: True: do nothing now
         self.spent = False
         self.paced = False
@@ -99,6 +107,10 @@ class Share:
             self._next = work + ROUND_NS
             self.spent = True
             self._all.weigh(self)
+
+    def full(self) -> bool:
+        """Whether the cell must have no further connection: the descriptors are everybody's (I4)."""
+        return len(self.held) >= FEW and len(self.held) >= self._all.places_left()
 
     def renew(self) -> None:
         """A new round."""
@@ -187,11 +199,13 @@ class Shares:
         *,
         clock: Callable[[], int] = perf_counter_ns,
         cpu: Callable[[], int] = thread_time_ns,
+        descriptors: int = 1 << 20,
     ) -> None:
-        """clock, cpu: the time, and what of it this thread has used; in ns, for tests."""
+        """descriptors: the limit of this process. clock, cpu: the time, and what of it this thread has used; in ns, for tests."""
         self.loop = loop
         self.clock = clock
         self.cpu = cpu
+        self._descriptors = descriptors
         self._shares: set[Share] = set()
         self._paced: deque[Share] = deque()
         self._looked = 0
@@ -207,6 +221,11 @@ class Shares:
         if share.paced:
             share.paced = False
             self._paced.remove(share)
+
+    def places_left(self) -> int:
+        """Connections that the descriptors will do for, beside those that are open."""
+        room = self._descriptors - PER_BROKER - PER_CELL * len(self._shares)
+        return room // PER_CONNECTION - sum(len(s.held) for s in self._shares)
 
     def weigh(self, share: Share) -> None:
         """`share` has used its part of a round: let it go on in the next one, or pace it."""

@@ -146,12 +146,17 @@ class EgressCell:
         python: str = sys.executable,
         budget: str = "",
         env: Mapping[str, str] | None = None,
+        beside: EgressCell | None = None,
     ) -> None:
         """answers: name to the answers that the host's resolver gives, one after the other; the broker then runs in
         namespaces of its own, where there is nothing but that resolver, and `queries` tells what it was asked.
         tweak: Python that runs in the broker before it starts, to shorten its time-outs. nofile: its limit of
         descriptors. env: the supervisor's environment, for rules with a credential (`EgressRule.http`); budget: as in
-        the policy."""
+        the policy. beside: a cell whose broker serves this one too."""
+        self._beside = beside
+        self.control: socket.socket
+        self.broker: subprocess.Popen[bytes]
+        self.id: str = "c" if beside is None else f"{beside.id}c"
         self._answers = answers
         self._tweak = tweak
         self._nofile = nofile
@@ -200,9 +205,16 @@ class EgressCell:
         _, descriptors, _, _ = socket.recv_fds(ours, 16, 253)
         if len(descriptors) != len(specs):
             raise OSError("the namespaces could not be made")
-        self._start_broker(specs, descriptors)
+        self._find_broker()
+        self._add(specs, descriptors)
 
-    def _start_broker(self, specs: Sequence[Any], descriptors: list[int]) -> None:
+    def _find_broker(self) -> None:
+        if self._beside is None:
+            self._start_broker()
+        else:
+            self.control, self.broker = self._beside.control, self._beside.broker
+
+    def _start_broker(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control = self._stack.enter_context(ours)
         boot = f"import sys; sys.path.insert(0, {_ROOT!r})\n{self._tweak}\n"
@@ -230,11 +242,16 @@ class EgressCell:
         self.broker = subprocess.Popen(argv, pass_fds=[theirs.fileno()])
         self._stack.callback(_end, self.broker)
         theirs.close()
-        add = {"op": "add", "cell": "c", "task": "t", "audit": self.audit_path, "listeners": list(specs)}
+
+    def _add(self, specs: Sequence[Any], descriptors: list[int]) -> None:
+        ours = self.control
+        add = {"op": "add", "cell": self.id, "task": "t", "audit": self.audit_path, "listeners": list(specs)}
         rules = self._compile(self.rules)
         log = open_log(self.audit_path)
         if self.secrets is not None:
-            socket.send_fds(ours, [b'{"op":"secrets","cell":"c"}'], [self.secrets.broker.fileno()])
+            socket.send_fds(
+                ours, [json.dumps({"op": "secrets", "cell": self.id}).encode()], [self.secrets.broker.fileno()]
+            )
         socket.send_fds(ours, [json.dumps(add).encode()], [rules, log, *descriptors])
         for fd in (rules, log, *descriptors):
             os.close(fd)
@@ -249,7 +266,7 @@ class EgressCell:
             if self.secrets is None:
                 self.secrets = start_secrets(made.specs, self._env)
                 self._stack.callback(self.secrets.stop)
-            self.ca_pem, _ = self.secrets.add("c", "t", made.hosts, made.specs)
+            self.ca_pem, _ = self.secrets.add(self.id, "t", made.hosts, made.specs)
             self.environment = made.environment
         self._egress = made.egress
         return _memfd({"egress": made.egress})
@@ -283,12 +300,12 @@ class EgressCell:
         self._update(_memfd({"egress": {**self._egress, "allow": left}}))
 
     def _update(self, fd: int) -> None:
-        socket.send_fds(self.control, [json.dumps({"op": "update", "cell": "c"}).encode()], [fd])
+        socket.send_fds(self.control, [json.dumps({"op": "update", "cell": self.id}).encode()], [fd])
         os.close(fd)
         self.wait_event("updated")
 
     def remove(self) -> dict[str, Any]:
-        self.control.send(json.dumps({"op": "remove", "cell": "c"}).encode())
+        self.control.send(json.dumps({"op": "remove", "cell": self.id}).encode())
         return self.wait_event("removed")
 
     def queries(self) -> list[str]:

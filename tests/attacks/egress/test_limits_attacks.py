@@ -182,23 +182,55 @@ def test_a_large_tunnelled_stream_is_whole_in_both_directions(cell, client_conte
     assert min(used["bytes_up"], used["bytes_down"]) > size
 
 
+def take_all(cell, count):
+    """Connections that say nothing more; those that were refused among them."""
+    held = []
+    for _ in range(count):
+        sock = cell.connect(ELSEWHERE, 443)
+        sock.sendall(b"\x16")
+        held.append(sock)
+    return held
+
+
+def serves(cell, timeout_s=15):
+    """A connection is judged, sooner or later."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        with cell.connect(ELSEWHERE, 443) as sock:
+            sock.sendall(h.hello(b"evil.test"))
+            if ended(sock) == ACCESS_DENIED:
+                return
+        assert time.monotonic() < deadline
+
+
 def test_out_of_descriptors_the_broker_waits_and_goes_on(rules):
-    with EgressCell(rules, nofile=40) as cell:
-        held = []
-        for _ in range(60):
-            sock = cell.connect(ELSEWHERE, 443)
-            sock.sendall(b"\x16")
-            held.append(sock)
+    # fewer than a cell may have in any case: the bound that leaves room for others does not help
+    with EgressCell(rules, nofile=24) as cell:
+        held = take_all(cell, 60)
         cell.wait_record(effect="deny", reason="out_of_descriptors")
         for sock in held:
             sock.close()
-        deadline = time.monotonic() + 15
-        while True:
-            with cell.connect(ELSEWHERE, 443) as sock:
-                sock.sendall(h.hello(b"evil.test"))
-                if ended(sock) == ACCESS_DENIED:
-                    break
-            assert time.monotonic() < deadline
+        serves(cell)
+
+
+def test_a_cell_that_takes_all_descriptors_leaves_those_of_others(rules, tls_upstream, client_context):
+    with EgressCell(rules, nofile=240) as greedy, EgressCell(rules, beside=greedy) as other:
+        held = take_all(greedy, 150)
+        greedy.wait_record(effect="deny", reason="too_many_connections")
+        # what is left is shared by whoever comes: others are judged, dialled and answered as if nothing was
+        tunnels = []
+        for _ in range(5):
+            sock = other.connect(ELSEWHERE, 443)
+            tls = client_context.wrap_socket(sock, server_hostname="api.allowed.test")
+            tls.sendall(b"GET / HTTP/1.1\r\nHost: api.allowed.test\r\n\r\n")
+            assert tls.recv(65536).startswith(b"HTTP/1.1 200")
+            tunnels.append(tls)
+        serves(other, 0)
+        assert not [r for r in other.records() if r["reason"] in ("out_of_descriptors", "too_many_connections")]
+        assert not [r for r in greedy.records() if r["reason"] == "out_of_descriptors"]
+        for sock in (*held, *tunnels):
+            sock.close()
+        serves(greedy)
 
 
 LOOK_OFTEN = "import saggar.egress.http_host as t; t._LOOK_S = 0.1; t.HALF_CLOSED_S = 0.5"

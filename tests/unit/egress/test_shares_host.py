@@ -10,7 +10,7 @@ import time
 import pytest
 import uvloop
 
-from saggar.egress.shares_host import ACTIVE_NS, EACH, ROUND_NS, WEIGHED_NS, Shares
+from saggar.egress.shares_host import ACTIVE_NS, EACH, FEW, ROUND_NS, WEIGHED_NS, Shares
 from saggar.egress.splice_host import Splice
 
 
@@ -288,6 +288,32 @@ def test_heavy_cells_share_alike():
         finally:
             for pair in pairs:
                 pair.close()
+
+    uvloop.run(main())
+
+
+def test_who_takes_what_it_can_get_leaves_the_half():
+    async def main():
+        shares = Shares(asyncio.get_running_loop(), descriptors=24 + 3 * 12 + 4 * 100)
+        greedy, second, few = (shares.join() for _ in range(3))
+        for share in (greedy, second, few):
+            share.held = []
+            while not share.full():
+                share.held.append(object())
+        assert [len(s.held) for s in (greedy, second, few)] == [50, 25, 13]
+        greedy.held.clear()
+        assert not second.full()
+
+    uvloop.run(main())
+
+
+def test_a_few_connections_are_had_in_any_case():
+    async def main():
+        share = Shares(asyncio.get_running_loop(), descriptors=10).join()
+        share.held = [object()] * (FEW - 1)
+        assert not share.full()
+        share.held.append(object())
+        assert share.full()
 
     uvloop.run(main())
 
