@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 #: one for the process: callbacks never overlap, and data is copied out before the next `recv`
 _BUFFER = memoryview(bytearray(256 * 1024))
 _RECORD = 16 * 1024
+#: what `_BUFFER` and a record begun before it hold once decrypted
+_PLAIN = memoryview(bytearray(len(_BUFFER) + 2 * _RECORD))
 
 
 class End:
@@ -164,15 +166,16 @@ class End:
 
     def _decrypt(self) -> None:
         tls, incoming = self._tls, self._incoming
-        pieces: list[bytes] = []
+        size = 0
         ended = False
         try:
+            # all that came fits: the plaintext is shorter than its records, of which less than one was left over before
             while incoming.pending:  # type: ignore[union-attr]  # only called with TLS
-                piece = tls.read(_RECORD)  # type: ignore[union-attr]
-                if not piece:
+                count: int = tls.read(_RECORD, _PLAIN[size:])  # type: ignore[union-attr, assignment]
+                if not count:
                     ended = True
                     break
-                pieces.append(piece)
+                size += count
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
@@ -182,8 +185,8 @@ class End:
             return
         if self._outgoing.pending:  # type: ignore[union-attr]  # a key update
             self._speak()
-        if pieces:
-            self.data(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if size:
+            self.data(bytes(_PLAIN[:size]))
         if ended and not self.closed:
             self.clean = True
             self._end()
