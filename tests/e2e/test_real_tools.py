@@ -240,7 +240,7 @@ def test_git_clone_into_the_workspace_comes_out_with_apply(run, forge, workspace
     refused = subprocess.run(command, env=env, capture_output=True, text=True, check=False, cwd=workspace)
     assert (refused.returncode, os.listdir(workspace)) == (3, [])
     said = [line.split(" (protected")[0] for line in refused.stderr.splitlines()]
-    assert said[0].startswith("saggar: refused `w/.git`, with ")
+    assert said[0].startswith("saggar: refused `w/.git`: git_directory, with ")
     assert len(said) < 10
     subprocess.run([*command, "--skip-refused"], env=env, capture_output=True, check=False, cwd=workspace)
     assert Path(workspace, "w/kept").stat().st_size == 3 << 20

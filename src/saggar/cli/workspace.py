@@ -365,7 +365,7 @@ def _report(
     for item, more in _gathered(refused):
         beneath = f", with {more} path{'s' * (more > 1)} in it" if more else ""
         hint = f" ({item.hint})" if item.hint else ""
-        sys.stderr.write(f"saggar: refused `{shown(item.path)}`{beneath}: {item.reason}{hint}\n")
+        sys.stderr.write(f"saggar: refused `{shown(item.path)}`: {item.reason}{beneath}{hint}\n")
     if done is not None and done.failed is not None:
         path, why = done.failed
         sys.stderr.write(f"saggar: `{shown(path)}` could not be written: {why.lower()}; apply again to go on\n")

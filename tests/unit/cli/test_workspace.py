@@ -144,7 +144,7 @@ def test_apply_refuses_all_for_one_then_takes_what_is_named(run, capsys, workspa
     assert out == "0 paths written, 3 refused (name paths to apply, or give `--skip-refused`)\n"
     hint = "(protected: name it with `--allow-protected` if you want it)"
     assert err == (
-        f"saggar: refused `.vscode`, with 1 path in it: editor_settings {hint}\n"
+        f"saggar: refused `.vscode`: editor_settings, with 1 path in it {hint}\n"
         f"saggar: refused `out`: symlink_leaves_workspace {hint}\n"
     )
     assert sorted(os.listdir(workspace)) == ["gone.txt", "kept.txt"]
