@@ -373,9 +373,14 @@ class Probe:
         abi = libc.syscall(444, None, 0, 1)  # landlock_create_ruleset(…, LANDLOCK_CREATE_RULESET_VERSION)
         if abi < 1:
             return Finding(
-                "Landlock", NOT_NEEDED, f"not there ({os.strerror(ctypes.get_errno())}); no wall of ours rests on it"
-            )
-        return Finding("Landlock", OK, f"ABI {abi}; no wall of ours rests on it")
+                "Landlock", WEAKER, f"not there ({os.strerror(ctypes.get_errno())}): the broker and the secrets process keep their user's"
+                " rights over files; no cell's wall rests on it", cause="the kernel has no Landlock, or it is not among its LSMs",
+                remedy="Linux 5.13 with CONFIG_SECURITY_LANDLOCK, and `landlock` in `lsm=`",
+            )  # fmt: skip
+        what = "the broker and the secrets process lock themselves down with it"
+        if abi < 6:
+            what += "; ABI 6 (Linux 6.12) would keep their signals and abstract sockets in as well"
+        return Finding("Landlock", OK, f"ABI {abi}: {what}")
 
     def _limits(self) -> list[Finding]:
         found = []
