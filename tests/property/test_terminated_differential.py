@@ -15,9 +15,12 @@ from saggar.core.errors import ParseError
 from saggar.egress.admit import Admitted, admit, write_request
 from saggar.egress.answer import write_answer
 from saggar.egress.destination import Destination
-from saggar.egress.http_body import ChunkedReader, LengthReader
+from saggar.egress.http_body import ChunkedReader, LengthReader, chunk, last_chunk
 from saggar.egress.http_head import parse_request, parse_response
+from saggar.egress.relay_host import agreed_head
 from saggar.egress.terms import Terms
+from saggar.egress.trailers import is_harmless, judge
+from saggar.egress.websocket import accept_value
 
 HOST = b"api.allowed.test"
 PLACE = Destination(HOST.decode(), 443, "https")
@@ -48,6 +51,9 @@ BODIES = [
     b"5\r\nhello\r\n0\r\n\r\n",
     b"5;x=y\r\nhello\r\n0\r\nA: b\r\n\r\n",
     b"0\r\n\r\n",
+    b"5\r\nhello\r\n0\r\nHost: evil.test\r\nContent-Length: 9\r\nX-Fine: 1\r\nAuthorization: Bearer x\r\n\r\n",
+    b"0\r\nTransfer-Encoding: chunked\r\nX_HTTP_Method_Override: PUT\r\nGrpc-Status: 0\r\n\r\n",
+    b"0\r\nGET /x HTTP/1.1\r\nHost: b\r\n\r\n",
     b"5\nhello\n0\n\n",
     b"GET /x HTTP/1.1\r\nHost: b\r\n\r\n",
 ]
@@ -105,7 +111,8 @@ def sent(data, body):
     except ParseError:
         return None
     if head.body.kind == "chunked":
-        out += (b"%x\r\n%s\r\n" % (len(content), content) if content else b"") + b"0\r\n\r\n"
+        passing, _, _ = judge(reader.trailers, OPEN)
+        out += chunk(content) + last_chunk(passing)
     else:
         out += content
     return found, content, rest, out
@@ -180,7 +187,10 @@ def test_requests_mean_the_same_to_everybody(message):
         body += bytes(event.data)
     assert body == content
     assert server.trailing_data[0] == b""
-    assert [(bytes(n), bytes(v)) for n, v in request.headers] == [(n, v) for n, v in seen.headers]
+    # httptools is a server that merges trailers into the head: they change nothing there
+    trailers = [(bytes(n), bytes(v)) for n, v in event.headers]
+    assert all(is_harmless(n) for n, _ in trailers)
+    assert [(bytes(n), bytes(v)) for n, v in request.headers] + trailers == [(n, v) for n, v in seen.headers]
     # the lax one
     words, names, coded, length, rest = lax(out)
     assert words == [found.method.encode(), found.target.raw, b"HTTP/1.1"]
@@ -234,6 +244,83 @@ def test_answers_mean_the_same_to_everybody(message, method, version):
     words, names, coded, length, _ = lax(out)
     assert words[1] == b"%d" % head.status
     assert not (coded and b"content-length" in names)
+
+
+KEY = b"MDEyMzQ1Njc4OWFiY2RlZg=="
+SOCKETS = Terms(websocket=True)
+
+
+@given(
+    st.lists(st.sampled_from([*HARMLESS[:7], *TROUBLE]), max_size=3),
+    st.sampled_from([b"websocket", b"WebSocket", b"websocket, h2c", b"h2c", b"websocket\tx"]),
+    st.booleans(),
+)
+def test_an_upgrade_means_the_same_to_everybody(lines, protocol, version):
+    first = b"GET /ws HTTP/1.%d\r\nHost: %s\r\nUpgrade: %s\r\nSec-WebSocket-Key: %s\r\n" % (
+        version,
+        HOST,
+        protocol,
+        KEY,
+    )
+    try:
+        head = parse_request(first + b"".join(line + b"\r\n" for line in lines) + b"\r\n", default_port=443)
+    except ParseError:
+        return
+    found = admit(head, PLACE, SOCKETS, None)
+    if not isinstance(found, Admitted):
+        return
+    assert found.websocket
+    out = write_request(found, head.body, PLACE.authority, target=found.target.raw, fields=found.fields)
+    again = parse_request(out, default_port=443)
+    assert (again.upgrade, again.get(b"sec-websocket-key"), again.host) == (b"websocket", KEY, HOST.decode())
+    seen = Collector(httptools.HttpRequestParser)
+    try:
+        seen.parser.feed_data(out)
+    except httptools.HttpParserUpgrade as e:
+        assert e.args[0] == len(out)
+    assert seen.parser.should_upgrade()
+    assert [v for n, v in seen.headers if n == b"upgrade"] == [b"websocket"]
+    assert b"sec-websocket-extensions" not in dict(seen.headers)
+    _, names, coded, length, _ = lax(out)
+    assert names[b"upgrade"] == b"websocket"
+    assert coded == (head.body.kind == "chunked")
+    assert coded or length == head.body.length
+
+
+@given(
+    st.lists(
+        st.sampled_from([*HARMLESS, *TROUBLE, b"Sec-WebSocket-Accept: x", b"Sec-WebSocket-Extensions: x"]), max_size=3
+    ),
+    st.booleans(),
+)
+def test_an_agreed_upgrade_is_one_for_the_client_too(lines, right):
+    request = parse_request(
+        b"GET /ws HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nSec-WebSocket-Key: %s\r\n\r\n" % (HOST, KEY),
+        default_port=443,
+    )
+    accept = accept_value(KEY) if right else accept_value(b"other")
+    raw = b"HTTP/1.1 101 X\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %s\r\n" % accept
+    try:
+        head = parse_response(raw + b"".join(line + b"\r\n" for line in lines) + b"\r\n", "GET")
+    except ParseError:
+        return
+    out = agreed_head(request, head)
+    if out is None:
+        return
+    assert right
+    client = h11.Connection(h11.CLIENT)
+    client.send(
+        h11.Request(
+            method="GET", target="/ws", headers=[("host", HOST), ("upgrade", "websocket"), ("connection", "upgrade")]
+        )
+    )
+    client.send(h11.EndOfMessage())
+    client.receive_data(out)
+    response = client.next_event()
+    assert response.status_code == 101
+    headers = {bytes(n): bytes(v) for n, v in response.headers}
+    assert headers[b"sec-websocket-accept"] == accept_value(KEY)
+    assert set(headers) <= {b"connection", b"upgrade", b"sec-websocket-accept", b"sec-websocket-protocol"}
 
 
 @given(st.binary(max_size=300))
