@@ -4,6 +4,9 @@ import ast
 import re
 from pathlib import Path
 
+from saggar.bench.egress.attempts import ATTEMPTS, RESOLUTIONS
+from saggar.bench.egress.terminated import ATTACKS
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "BEHAVIOURS.md").read_text(encoding="utf-8")
 
@@ -21,5 +24,13 @@ def test_each_named_test_exists():
 
 def test_each_row_has_its_number_once_and_something_that_holds_it():
     rows = re.findall(r"^\| (\d+) \| .+ \| (.+) \|$", PAGE, re.MULTILINE)
-    assert [int(number) for number, _ in rows] == [*range(1, 41), *range(1, 17)]
+    assert [int(number) for number, _ in rows] == [*range(1, 41), *range(1, 17), *range(1, 73)]
     assert all("`" in held or held == "another tier" for _, held in rows)
+
+
+def test_each_named_row_of_the_bench_has_attempts():
+    made = {a.row for a in (*ATTEMPTS, *RESOLUTIONS, *ATTACKS)}
+    named = set(re.findall(r"`attempts ([0-9-]+)`", PAGE))
+    assert named <= made
+    # and every attempt's row stands on the page ("huge" is a head that is too large: row 29)
+    assert made - named == {"huge"}

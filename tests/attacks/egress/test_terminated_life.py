@@ -193,6 +193,76 @@ def test_row_59_the_ca_dies_with_the_task(pki, tls_upstream):
             context.wrap_socket(second.connect("203.0.113.9", 443), server_hostname=HOST)
 
 
+@pytest.mark.parametrize("name", ["evil.test", f"{HOST}.evil.test", f"x.{HOST}", "allowed.test"])
+def test_row_59_no_leaf_for_a_name_that_is_not_listed(bound, tls_upstream, name):
+    context = ssl.create_default_context(cadata=bound.ca_pem)
+    with pytest.raises(ssl.SSLError, match="ACCESS_DENIED"):
+        context.wrap_socket(bound.connect("203.0.113.9", 443), server_hostname=name)
+    bound.wait_record(effect="deny", reason="host_not_listed")
+    assert tls_upstream.accepted == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "target", "code"),
+    [
+        (HOST, "/x", 200),
+        ("other.test", "/x", 421),
+        (HOST, "https://other.test/x", 421),
+        ("other.test", f"https://{HOST}/x", 421),
+        ("other.test", "https://other.test/x", 421),
+        (HOST, f"https://{HOST}/x", 200),
+        (f"{HOST}:443", f"https://{HOST}:443/x", 200),
+        (f"{HOST}:444", "/x", 421),
+        (HOST, f"https://{HOST}:444/x", 421),
+    ],
+)
+def test_name_in_tls_host_and_authority_are_one(bound, tls_upstream, host, target, code):
+    sock = tls(bound)
+    sock.sendall(get(bound, target, host))
+    assert sock.recv(4096).startswith(b"HTTP/1.1 %d " % code)
+    if code == 421:
+        bound.wait_record(effect="deny", reason="name_mismatch")
+        assert tls_upstream.accepted == 0
+    else:
+        assert b"\r\nHost: api.allowed.test\r\n" in tls_upstream.bytes
+
+
+GIT_WAYS = {
+    "another host by insteadOf": (
+        ["-c", "url.https://evil.test/.insteadOf=https://api.allowed.test/"], "acme/widget.git", "host_not_listed"),
+    "the attacker's credential by extraHeader": (
+        ["-c", "http.extraHeader=Authorization: Basic YXR0YWNrZXI6YXR0YWNrZXI="], "acme/widget.git", "foreign_credential"),
+    "a key in the address": ([], "acme/widget.git?access_token=abc", "no_rule_matches"),
+    "another repository": ([], "acme/other.git", "no_rule_matches"),
+    "another owner": ([], "evil/widget.git", "no_rule_matches"),
+}  # fmt: skip
+
+
+@pytest.mark.requires_program("git")
+@pytest.mark.parametrize("way", GIT_WAYS)
+def test_git_is_configured_to_go_elsewhere(pki, tls_upstream, tmp_path, way):
+    """Submodules and large files on other hosts are the first way: requests for a host that is not listed."""
+    options, path, reason = GIT_WAYS[way]
+    forge = {
+        "profile": {"name": "github", "owner": "acme", "repo": "widget"},
+        "credential": {"source": "env:REAL", "env": "KEY"},
+    }
+    with EgressCell([rule(tls_upstream, pki, **forge)], env={"REAL": SECRET}) as cell:
+        ca = tmp_path / "ca.pem"
+        ca.write_text(cell.ca_pem)
+        env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_CONFIG_NOSYSTEM": "1",
+        }
+        address = f"https://{HOST}/{path}"
+        done = cell.run("git", "-c", f"http.sslCAInfo={ca}", *options, "ls-remote", address, env=env)
+        assert done.returncode != 0
+        cell.wait_record(effect="deny", reason=reason)
+        assert tls_upstream.bytes == b""
+
+
 def test_a_terminated_and_a_plain_port_of_one_host(pki, tls_upstream, http_upstream):
     rules = [
         rule(tls_upstream, pki, methods=["GET"]),
