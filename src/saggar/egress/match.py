@@ -4,7 +4,7 @@ I1  Matching is by equality: the whole name, or the whole name less its first la
     suffix or pattern.
 I2  A `*.` rule covers exactly one label; the apex is not covered.
 I3  Nothing listed is nothing allowed. A cloud's metadata name needs a rule that says `allow_metadata` besides.
-    A rule that is not enabled is not listed.
+    A rule that is not enabled is not listed, and what it names exactly no wildcard lists in its place.
 I4  An exact name is looked at before a wildcard; among equals the first in file order decides.
 """
 
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 class RuleSet:
     """The allowlist, indexed for look-up by name. Immutable after construction."""
 
-    __slots__ = ("_exact", "_wildcard", "rules")
+    __slots__ = ("_exact", "_shut", "_wildcard", "rules")
 
     def __init__(self, rules: Iterable[EgressRule]) -> None:
-        self.rules = tuple(rule for rule in rules if rule.enabled)
+        given = tuple(rules)
+        self.rules = tuple(rule for rule in given if rule.enabled)
+        self._shut = frozenset((rule.host, port) for rule in given if not rule.enabled for port in rule.ports)
         self._exact: dict[str, list[EgressRule]] = {}
         self._wildcard: dict[str, list[EgressRule]] = {}
         for rule in self.rules:
@@ -49,7 +51,7 @@ class RuleSet:
         """(rule, "") where one allows; else (None, reason): `metadata_name`, `host_not_listed`, `port_not_listed`."""
         candidates = self.candidates(host)
         for rule in candidates:
-            if port in rule.ports:
+            if port in rule.ports and (rule.host == host or (host, port) not in self._shut):
                 return rule, ""
         return None, "port_not_listed" if candidates else self.name_reason(host)
 

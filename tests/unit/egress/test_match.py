@@ -72,3 +72,20 @@ def test_the_public_text_names_host_rule_and_remedy():
         "evil.test:443 is not in this task's allowlist; the operator can run `saggar allow evil.test:443`"
     )
     assert "{" not in "".join(public_text(r) for r in ("host_not_listed", "address_refused", "anything"))
+
+
+def test_what_is_not_enabled_is_not_listed_by_itself_nor_by_a_wildcard():
+    wild = EgressRule(id="w", host="*.wild.test", ports=(443, 80))
+    shut = EgressRule(id="s", host="a.wild.test", ports=(443,), enabled=False)
+    rules = RuleSet([shut, wild, EgressRule(id="d", host="db.test", ports=(5432,), enabled=False)])
+    assert rules.find("a.wild.test", 443) == (None, "port_not_listed")
+    assert rules.find("a.wild.test", 80) == (wild, "")
+    assert rules.find("b.wild.test", 443) == (wild, "")
+    assert rules.find("db.test", 5432) == (None, "host_not_listed")
+    assert [r.id for r in rules.rules] == ["w"]
+    opened = shut.replace(enabled=True)
+    assert RuleSet([opened, wild]).find("a.wild.test", 443) == (opened, "")
+    assert (
+        RuleSet([EgressRule(id="e", host="a.wild.test"), shut.replace(ports=(80,)), wild]).find("a.wild.test", 80)[0]
+        is None
+    )

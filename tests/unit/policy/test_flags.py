@@ -107,3 +107,14 @@ def test_a_number_alone_is_seconds_on_the_command_line(given, seconds):
 def test_what_is_no_number_of_seconds_is_refused(given):
     with pytest.raises(UsageError, match="--timeout"):
         with_flags(Policy(), timeout=given)
+
+
+def test_allow_enables_what_the_file_has_ready():
+    file = parse('[[egress.allow]]\nhost = "db.test"\nports = [5432]\nenabled = false\n', "f")
+    (ready,) = file.egress.allow
+    assert not ready.enabled
+    for given in ("db.test", "db.test:5432"):
+        made = with_flags(file, allow=[given])
+        assert made.egress.allow == (ready.replace(enabled=True),)
+        assert made.origins["egress.allow[0].enabled"] == FLAG
+    assert [r.ports for r in with_flags(file, allow=["db.test:80"]).egress.allow] == [(5432,), (80,)]
