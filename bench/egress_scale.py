@@ -143,6 +143,7 @@ class Fleet:
                 "listeners": specs,
             }
             memfd = memfds[min(index, len(memfds) - 1)]
+            self.before(data.decode())
             log = open_log(add["audit"])
             socket.send_fds(self.control, [json.dumps(add).encode()], [memfd, log, *fds])
             for fd in (log, *fds):
@@ -151,8 +152,10 @@ class Fleet:
         while added < cells:
             added += json.loads(self.control.recv(65536))["event"] == "added"
 
-    @staticmethod
-    def memfd(rules):
+    def before(self, cell):
+        """What the broker must hear of a cell first: of terminated hosts, its secrets process."""
+
+    def memfd(self, rules):
         fd = os.memfd_create("rules")
         os.write(fd, json.dumps({"egress": {"allow": [r.to_json() for r in rules]}}).encode())
         return fd

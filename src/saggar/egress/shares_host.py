@@ -108,6 +108,12 @@ class Share:
             self.spent = True
             self._all.weigh(self)
 
+    def charge(self, cost_ns: float) -> None:
+        """Count work that is done outside of a turn, in a task; a paced cell pays for it with its next ones."""
+        self.take(cost_ns)
+        if self.paced:
+            self.credit -= cost_ns
+
     def full(self) -> bool:
         """Whether the cell must have no further connection: the descriptors are everybody's (I4)."""
         return len(self.held) >= FEW and len(self.held) >= self._all.places_left()
@@ -146,15 +152,12 @@ class Share:
         """Until the cell has its turn; for coroutines."""
         if self.paced and self.spent:
             ready = self.loop.create_future()
-            self._parked[ready] = partial(_wake, ready), self._charge
+            # it goes on after the turn
+            self._parked[ready] = partial(_wake, ready), partial(self.take, REQUEST_NS)
             try:
                 await ready
             finally:
                 self._parked.pop(ready, None)
-
-    def _charge(self) -> None:
-        """For a coroutine, which goes on after the turn."""
-        self.credit -= REQUEST_NS
 
     @property
     def waits(self) -> bool:

@@ -204,11 +204,15 @@ class Termination:
         found = self._servers.get(host)
         if found is None:
             certificate, key = await self.secrets.leaf(self.port.id, host)
+            known = self._servers.get(host)
+            if known is not None:
+                # many connections waited for this leaf: the first to go on has made the context
+                return known
             if len(self._servers) >= MAX_LEAVES:
                 # under a wildcard a cell can invent names without end
                 del self._servers[next(iter(self._servers))]
             if self.share is not None:
-                self.share.take(LEAF_NS)
+                self.share.charge(LEAF_NS)
             found = self._servers[host] = _server_context(certificate, key)
         return found
 

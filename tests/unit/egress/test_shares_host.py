@@ -267,6 +267,18 @@ def test_a_coroutine_waits_for_the_turn_and_may_be_cancelled():
     paced(body)
 
 
+def test_work_outside_of_a_turn_is_paid_with_the_next_ones():
+    async def body(p):
+        p.heavy.charge(1_000_000)
+        p.more(3)
+        for _ in range(9):
+            p.light.take(1)
+            await next_turn(p.clock)
+        assert p.reads <= 4
+
+    paced(body)
+
+
 def test_heavy_cells_share_alike():
     """What counts is what a cell costs, not how often it is called."""
 

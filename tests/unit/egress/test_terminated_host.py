@@ -914,6 +914,35 @@ def test_names_under_a_wildcard_do_not_grow_the_broker(monkeypatch):
         assert rig.call(lambda: len(rig.termination._servers)) == 2
 
 
+def test_connections_that_wait_for_one_leaf_share_its_context(monkeypatch):
+    """Each made one of its own, at 1.8 ms of everybody's loop."""
+    import asyncio
+
+    from saggar.egress import terminated_host
+
+    made = []
+    real = terminated_host._server_context
+    monkeypatch.setattr(terminated_host, "_server_context", lambda *a: made.append(1) or real(*a))
+    with Rig(ok(), BEARER) as rig:
+        rig.process.add("cell", "task", [HOST, "*.wild.test"], [rig.compiled.secret.to_json()])
+        asked = []
+        minted = rig.termination.secrets._leaf
+
+        async def counted(cell, host):
+            asked.append(host)
+            return await minted(cell, host)
+
+        rig.termination.secrets._leaf = counted
+
+        async def many():
+            names = [f"n{i % 5}.wild.test" for i in range(100)]
+            return await asyncio.gather(*map(rig.termination.server_context, names))
+
+        found = asyncio.run_coroutine_threadsafe(many(), rig.loop).result(20)
+    assert len(set(found)) == len(made) == 5
+    assert sorted(asked) == [f"n{i}.wild.test" for i in range(5)]
+
+
 def test_client_that_ends_while_we_dial_leaves_nothing():
     with Rig(ok(), BEARER) as rig:
         gate = threading.Event()
