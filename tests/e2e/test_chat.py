@@ -90,7 +90,10 @@ def test_obeying_the_mail_waits_for_the_user(talk, tmp_path):
     """Without a terminal nobody can answer the card: parked, never sent."""
     done = talk("obey\n", "--yes", "--wait", "0")
     assert done.returncode == 0, done.stderr
-    assert "may ask you about send_email: untrusted_authority" in done.stdout
+    assert (
+        "may ask you about send_email: who or what is acted upon was chosen by data that others can write"
+        in done.stdout
+    )
     assert "it waits for you at step s3" in done.stdout
     assert not (tmp_path / "sent").exists()
 

@@ -3,22 +3,7 @@
 from __future__ import annotations
 
 from saggar.core.approval import Question
-
-WHY = {
-    "authority_untrusted": "who or what it acts upon came from a source that anyone can write to",
-    "authority_unbounded": "who or what it acts upon was chosen by the model",
-    "reader_not_permitted": "somebody would receive data that was not theirs to read",
-    "effect_irreversible": "it cannot be undone",
-    "amount_unbounded": "no limit was set on the amount",
-    "lethal_trifecta": "the task has read private data and untrusted text, and this sends something out",
-    "rule_of_two": "the task has read private data and untrusted text, and this changes something",
-    "rule_ask": "a rule of the policy asks",
-}
-
-
-def why(reason: str) -> str:
-    """The plain words of a reason; a policy rule's own reason is its own words."""
-    return WHY.get(reason, reason)
+from saggar.core.why import why
 
 
 def card(question: Question, width: int = 100) -> str:

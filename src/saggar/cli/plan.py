@@ -11,6 +11,7 @@ from typing import Any
 
 from saggar.core.errors import ParseError, UsageError
 from saggar.core.tool import ToolDeclaration
+from saggar.core.why import why
 from saggar.plan import parse
 from saggar.plan.check import Report, check
 from saggar.plan.compile import compile_source
@@ -193,7 +194,7 @@ def page(report: Report, tools: dict[str, ToolDeclaration]) -> str:
     lines += ["", "questions:" if report.questions else "it will ask you nothing"]
     for q in report.questions:
         word = "will ask" if q.certain else "may ask"
-        what = f"{word} about `{q.tool}`: {q.reason}" if q.tool else f"{word} what the plan wants to know"
+        what = f"{word} about `{q.tool}`: {why(q.reason)}" if q.tool else f"{word} what the plan wants to know"
         again = f", up to {q.times} times" if q.times > 1 else ""
         lines.append(f"  line {q.line}: {what}{again}")
         lines += [f"      from {s}" for s in q.sources[:3]]

@@ -14,6 +14,7 @@ from saggar.audit.canonical import encode
 from saggar.core.approval import CardLine, Question
 from saggar.core.decision import Decision
 from saggar.core.tool import ToolDeclaration
+from saggar.core.why import why as words
 from saggar.plan.node import Node, whole
 from saggar.plan.provenance import sources
 
@@ -28,15 +29,6 @@ def args_hash(run: str, key: str, digest: str, tool: str, plain: Mapping[str, An
 def strangers_first(names: list[str]) -> list[str]:
     """Sources for a card: what tools gave before what the user, the planner and the worker added."""
     return sorted(names, key=lambda name: (not name.startswith("tool "), name))
-
-
-_PHRASES = {
-    "untrusted_authority": "who or what is acted upon was chosen by data that others can write",
-    "untrusted_amount": "the amount was chosen by data that others can write",
-    "untrusted_destination": "the address was chosen by data that others can write",
-    "private_destination": "the address carries data that not everybody may read",
-    "reader_not_named": "the content goes to somebody who may not read its source and whom you did not name",
-}
 
 
 def question_for(
@@ -58,7 +50,7 @@ def question_for(
         origin = sources(whole(args[argument.name]), limit=8)
         lines.append(CardLine(argument.name, argument.role, str(value), text, origin))
     reasons = tuple(
-        f"`{x['name']}`: {_PHRASES.get(x['reason'], x['reason'])} ({'; '.join(strangers_first(x['sources'])[:4])})"
+        f"`{x['name']}`: {words(x['reason'])} ({'; '.join(strangers_first(x['sources'])[:4])})"
         for x in why.detail.get("arguments", [])
     )  # fmt: skip
     return Question(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from saggar.core.errors import SaggarError
+from saggar.core.why import why
 from saggar.plan.check import Report
 from saggar.plan.provenance import Event, sources
 from saggar.plan.step import Call, Plan, all_steps
@@ -131,7 +132,9 @@ def plan_lines(plan: Plan, report: Report) -> str:
     tools = ", ".join(f"{n} (at most {c})" for n, c in sorted(report.tools.items()))
     lines.append(f"tools: {tools or 'none'}; worker: up to {report.worker_calls} answers")
     lines += [
-        f"{'will' if q.certain else 'may'} ask you about {q.tool or 'a question of its own'}: {q.reason}"
+        f"{'will' if q.certain else 'may'} ask you about {q.tool}: {why(q.reason)}"
+        if q.tool
+        else f"{'will' if q.certain else 'may'} ask you something of its own"
         for q in report.questions
     ]
     return "\n".join(lines) + "\n"
