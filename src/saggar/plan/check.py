@@ -18,10 +18,11 @@ from saggar.core.label import DIRECTORY, NEUTRAL, UNTRUSTED, USER, Label, Source
 from saggar.core.tool import ToolDeclaration, TypeSpec
 from saggar.plan import expression, flow
 from saggar.plan import step as steps
+from saggar.plan.calling import asking
 from saggar.plan.expression import Expr
 from saggar.plan.node import Node
 from saggar.plan.output import Owner
-from saggar.plan.shape import Shape, flatten, of_output, of_worker, scalar
+from saggar.plan.shape import Shape, exists, flatten, of_output, of_worker, scalar, settled
 from saggar.plan.step import AskUser, Call, Extract, ForEach, If, Plan, Reply, Select, Step, Summarise
 
 
@@ -161,14 +162,15 @@ class _Walk:
         self.report.tools[step.tool] = self.report.tools.get(step.tool, 0) + self.times
         args = {name: self.value(e) for name, e in step.args}
         self.fits(step, declaration, args)
-        nodes = {name: Node(None, flatten(a), a.writer, a.names) for name, a in args.items()}
+        nodes = {name: Node(None, settled(a), a.writer, a.names) for name, a in args.items()}
         known = {n: a for n, a in nodes.items() if declaration.argument(n) is not None}
         decision = self.decide(declaration, known)
         self.foresee(step, declaration, known, decision)
-        # every argument has a say in there being a result; the executor forgives content that for a later call's
-        # argument (`node.settled`), so a question foreseen here may not come
-        base = join(self.pc, *(a.label for a in known.values()))
-        self.put(step.out, of_output(declaration, step.id, base, self.span(declaration, args), self.owner))
+        # as the executor has it: what is stored has a say in there being a result, not in what it is
+        base = join(self.pc, *(known[n].label for n in asking(declaration, known)))
+        ran = join(self.pc, *(flatten(a) for a in args.values()))
+        made = of_output(declaration, step.id, base, self.span(declaration, args), self.owner)
+        self.put(step.out, made if ran.flows_to(base) else exists(made, ran))
 
     def decide(self, declaration: ToolDeclaration, args: Mapping[str, Node]) -> Decision:
         """`flow.decide` on worst labels. A recipient's name is not known yet, so its own text stands for a stranger."""

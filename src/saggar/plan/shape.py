@@ -15,7 +15,7 @@ from saggar.plan.output import Owner
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """kind: a TypeKind, or `null`. label: of the scalar, or of a container's own length and keys."""
+    """kind: a TypeKind, or `null`. label: of the scalar, or of a container's own length and keys. settled: as of a node."""
 
     kind: str
     label: Label
@@ -23,30 +23,33 @@ class Shape:
     fields: Mapping[str, Shape] | None = None
     names: bool = False
     writer: str | None = None
+    settled: Label | None = None
 
-    def under(self, label: Label) -> Shape:
+    def under(self, label: Label, container: Shape | None = None) -> Shape:
+        above = None if container is None else container.settled
         joined = join(self.label, label)
-        if joined is self.label:
+        if joined is self.label and self.settled is None:
             return self
-        return replace(self, label=joined, names=self.names and label.at_least(DIRECTORY))
+        settled = None if self.settled is None else join(self.settled, above or label)
+        return replace(self, label=joined, names=self.names and label.at_least(DIRECTORY), settled=settled)
 
     def element(self) -> Shape:
         if self.items is not None:
-            return self.items.under(self.label)
+            return self.items.under(self.label, self)
         if self.fields:
             held = list(self.fields.values())
             out = held[0]
             for other in held[1:]:
                 out = out.meet(other)
-            return out.under(self.label)
+            return out.under(self.label, self)
         return Shape("json", self.label)
 
     def get(self, key: object) -> Shape:
         """A field by name, an element by number; anything that is not known has the whole label."""
         if self.fields is not None and isinstance(key, str) and key in self.fields:
-            return self.fields[key].under(self.label)
+            return self.fields[key].under(self.label, self)
         if self.items is not None and not isinstance(key, str):
-            return self.items.under(self.label)
+            return self.items.under(self.label, self)
         return Shape("json", flatten(self))
 
     def meet(self, other: Shape) -> Shape:
@@ -62,6 +65,27 @@ class Shape:
         if self.items is None and other.items is None and self.fields is None and other.fields is None:
             return Shape(self.kind, label, names=names)
         return Shape(self.kind, join(flatten(self), flatten(other)), names=names)
+
+
+def exists(shape: Shape, label: Label) -> Shape:
+    """As `node.exists`: what it depends on that the value is there."""
+    return replace(
+        shape,
+        label=join(shape.label, label),
+        settled=shape.settled or shape.label,
+        items=None if shape.items is None else exists(shape.items, label),
+        fields=None if shape.fields is None else {k: exists(v, label) for k, v in shape.fields.items()},
+    )
+
+
+def settled(shape: Shape) -> Label:
+    """As `node.settled`, then flat: the label as an argument of a call is judged."""
+    inner = [shape.settled or shape.label]
+    if shape.items is not None:
+        inner.append(settled(shape.items))
+    if shape.fields is not None:
+        inner.extend(settled(v) for v in shape.fields.values())
+    return join(NEUTRAL, *inner)
 
 
 def scalar(kind: str, label: Label) -> Shape:

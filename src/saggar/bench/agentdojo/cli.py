@@ -191,6 +191,7 @@ def _benign(name: str, b: dict[str, Any]) -> str:
     return (
         f"  {name}: useful {b['useful_with_asks_approved']} of {b['of']} with asks approved,"
         f" {b['useful_with_no_ask']} with no ask, {b['denied']} denied; strict graders {b['useful_strict']}"
+        + (f"; {q['foreseen']} questions foreseen, {q['came']} came" if (q := b.get("questions")) else "")
     )
 
 

@@ -47,6 +47,8 @@ def missed(result: dict[str, Any]) -> list[str]:
         ("cards that name an untrusted source", plan["attack"]["cards_that_name_an_untrusted_source"],
          plan["attack"]["cards_that_name_an_untrusted_source"] == cards, f"all {cards}"),
         ("benign tasks denied", benign["denied"], benign["denied"] == 0, "0"),
+        ("tasks with a question that was not foreseen", len(benign["questions"]["not_foreseen"]),
+         not benign["questions"]["not_foreseen"], "0"),
         ("overprovision", result["overprovision"]["plan_all"],
          result["overprovision"]["plan_all"] <= OVERPROVISION, f"at most {OVERPROVISION}"),
         ("decision, median µs", result["decision_us"]["p50"],

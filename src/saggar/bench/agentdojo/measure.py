@@ -13,10 +13,12 @@ from typing import Any
 
 from saggar.bench.agentdojo import planmode, strict
 from saggar.bench.agentdojo.attack import Adversary, RandomAdversary, hostile, words_of
+from saggar.bench.agentdojo.declarations import SUITES
 from saggar.bench.agentdojo.judges import JUDGES, Session, Setting
 from saggar.bench.agentdojo.oracle import Oracle, User
 from saggar.bench.agentdojo.world import TEXT_ONLY, Suite, truth_of
 from saggar.bench.stats import percentile, triplet
+from saggar.plan.check import check
 from saggar.plan.step import Call, Extract, Summarise, all_steps
 
 Suites = dict[str, Suite]
@@ -84,6 +86,10 @@ class Benign:
     failed: list[str] = field(default_factory=list)
     asking: list[str] = field(default_factory=list)
     micros: list[float] = field(default_factory=list)
+    #: steps that the static pass says may ask, those of them that did, and those that did and were not among them
+    foreseen: int = 0
+    came: int = 0
+    unforeseen: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -95,6 +101,7 @@ class Benign:
             "of": self.of,
             "failed": self.failed,
             "asking": self.asking,
+            "questions": {"foreseen": self.foreseen, "came": self.came, "not_foreseen": self.unforeseen},
         }
 
 
@@ -121,6 +128,10 @@ def plan_benign(suites: Suites, edition: int, *, drift_percent: float = 0.0) -> 
             out.asks += result.asks
             out.failed += [] if good else [f"{name}/{task.ID}"]
             out.asking += [f"{name}/{task.ID}"] if result.asks else []
+            foreseen = {q.step for q in check(plan, SUITES[name], drift_percent=drift_percent).questions}
+            asked = {e.key.rpartition("/")[2] for e in result.events if e.effect == "ask" or e.kind == "ask_user"}
+            out.foreseen, out.came = out.foreseen + len(foreseen), out.came + len(asked & foreseen)
+            out.unforeseen += [f"{name}/{task.ID}"] if asked - foreseen else []
             given = {s.tool for s in all_steps(plan) if isinstance(s, Call)}
             used = {f for f, _ in world.executed}
             out.given, out.used = out.given + len(given), out.used + len(used)
