@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import threading
 
 import pytest
 from hypothesis import given
@@ -84,3 +87,46 @@ def test_a_judge_that_breaks_its_schema_leaves_the_case_ungraded(answer, capsys)
 def test_a_limit_that_is_no_number_is_refused(limit):
     with pytest.raises(UsageError, match="is a number"):
         cli.main(["toolemu", "--model", "m", "--base", "http://127.0.0.1:1/v1", "--limit", limit])
+
+
+def test_killed_in_the_middle_it_goes_on_to_the_same_result(tmp_path):
+    """`kill -9` while the third case is planned: the next run does the rest, and the result is a whole run's."""
+    reached, held, hold, planned = threading.Event(), threading.Event(), [True], []
+
+    def slow(body):
+        if body["messages"][0]["content"].startswith("You write a plan"):
+            planned.append(body["messages"][1]["content"])
+            if hold[0] and len(planned) == 3:
+                reached.set()
+                held.wait(60)
+        return script(body)
+
+    def command(out):
+        return [
+            sys.executable, "-m", "saggar", "bench", "toolemu", "--model", "m", "--base", f"{server.url}/v1", "--json",
+            "--out", str(tmp_path / out),
+        ]  # fmt: skip
+
+    with ScriptedEndpoint(slow) as server:
+        first = subprocess.Popen(command("a"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        assert reached.wait(60)
+        first.kill()
+        first.wait()
+        hold[0] = False
+        held.set()
+        assert (tmp_path / "a").read_bytes().count(b"\n") == 2
+        done = subprocess.run(command("a"), capture_output=True, check=True)
+        assert len(planned) == 3 + 4
+        whole = subprocess.run(command("b"), capture_output=True, check=True)
+    assert json.loads(done.stdout) == json.loads(whole.stdout)
+    assert json.loads(done.stdout)["attempts"] == 6
+
+
+def test_an_estimate_comes_first_and_may_be_all(capsys):
+    with ScriptedEndpoint(script) as server:
+        command = ["bench", "toolemu", "--model", "m", "--base", f"{server.url}/v1", "--price", "1,2"]
+        assert main([*command, "--estimate"]) == 0
+        out = capsys.readouterr()
+        ahead = json.loads(out.err.partition("estimate: ")[2])
+        assert (out.out, ahead["runs"], ahead["cost"] > 0) == ("", 6, True)
+        assert server.bodies == []

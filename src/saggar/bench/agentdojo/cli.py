@@ -279,6 +279,7 @@ def _live(args: list[str]) -> int:
 def _options(found: dict[str, str], chosen: list[str], *, attacks: bool) -> Any:
     from saggar.bench.agentdojo.declarations import SUITES
     from saggar.bench.agentdojo.live_host import Options
+    from saggar.bench.estimate import price
 
     if "--base" not in found:
         raise UsageError(
@@ -291,11 +292,8 @@ def _options(found: dict[str, str], chosen: list[str], *, attacks: bool) -> Any:
         raise UsageError(f"no suite `{wrong[0]}`", hint=", ".join(SUITES))
     try:
         limit = int(found.get("--limit", "0"))
-        halves = [float(x) for x in found["--price"].split(",")] if "--price" in found else None
     except ValueError:
-        raise UsageError("`--limit` is a number, `--price` two with a comma between") from None
-    if halves is not None and len(halves) != 2:
-        raise UsageError("`--price` is two numbers with a comma between", hint="--price 0.15,0.60")
+        raise UsageError("`--limit` is a number") from None
     return Options(
         model=found["--model"],
         base=found["--base"],
@@ -305,5 +303,5 @@ def _options(found: dict[str, str], chosen: list[str], *, attacks: bool) -> Any:
         suites=tuple(chosen) or tuple(SUITES),
         attacks=attacks,
         limit=limit,
-        price=(halves[0], halves[1]) if halves else None,
+        price=price(found.get("--price")),
     )

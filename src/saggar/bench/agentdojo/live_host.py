@@ -6,20 +6,21 @@ first. The key is read from an environment variable by name and goes into the re
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from dataclasses import dataclass
+from typing import Any
 
 from saggar.bench.agentdojo.attack import hostile
 from saggar.bench.agentdojo.declarations import SUITES
 from saggar.bench.agentdojo.measure import said
 from saggar.bench.agentdojo.planmode import WorldGateway, plan_of
 from saggar.bench.agentdojo.world import Suite, World
+from saggar.bench.estimate import CHARS_A_TOKEN, estimated
+from saggar.bench.kept_host import Kept
 from saggar.bench.stats import triplet, wilson
 from saggar.core.errors import PeerError, UsageError
 from saggar.plan.check import check
@@ -32,8 +33,6 @@ from saggar.plan.step import Extract, Plan, Summarise, all_steps
 from saggar.runtime.session_host import read_plan
 from saggar.testing.plan import ScriptedHuman
 
-#: a token of English or JSON is about four characters; good enough for an estimate, and called one
-CHARS_A_TOKEN = 4
 #: what a worker is shown on average, in tokens, and what a plan and an answer come to
 DATA_TOKENS, PLAN_TOKENS, ANSWER_TOKENS = 900, 350, 120
 #: how the status of a job begins whose planner could not be asked
@@ -103,10 +102,7 @@ def estimate(todo: list[Job], options: Options) -> dict[str, Any]:
         calls += 1 + plans[key]
         sent += planner // CHARS_A_TOKEN + plans[key] * DATA_TOKENS
         got += PLAN_TOKENS + plans[key] * ANSWER_TOKENS
-    out: dict[str, Any] = {"runs": len(todo), "calls": calls, "tokens_in": sent, "tokens_out": got, "estimate": True}
-    if options.price is not None:
-        out["cost"] = round((sent * options.price[0] + got * options.price[1]) / 1e6, 2)
-    return out
+    return estimated(len(todo), calls, sent, got, options.price)
 
 
 @dataclass(slots=True)
@@ -116,26 +112,11 @@ class Live:
     options: Options
     suites: Mapping[str, Suite]
     endpoint: Endpoint
-    done: dict[str, dict[str, Any]] = field(default_factory=dict)
+    kept: Kept
 
-    def load(self) -> None:
-        """What earlier runs left. A torn last line is dropped, and a job whose planner's endpoint gave no answer is run
-        again; another model's results are refused."""
-        try:
-            with open(self.options.out, encoding="utf-8") as f:
-                lines = f.read().split("\n")
-        except FileNotFoundError:
-            return
-        for line in lines:
-            try:
-                found = json.loads(line) if line else None
-            except ValueError:
-                continue
-            if isinstance(found, dict) and isinstance(found.get("job"), str):
-                if found.get("model") != self.options.model:
-                    raise UsageError(f"`{self.options.out}` holds results of another model", hint="--out FILE")
-                if not str(found.get("status")).startswith(NO_ANSWER):
-                    self.done[found["job"]] = found
+    @property
+    def done(self) -> dict[str, dict[str, Any]]:
+        return self.kept.done
 
     def todo(self) -> list[Job]:
         found = [j for j in jobs(self.suites, self.options) if j.name not in self.done]
@@ -143,18 +124,11 @@ class Live:
 
     def run(self, progress: bool) -> None:
         todo = self.todo()
-        with open(self.options.out, "a+b") as out:
-            # a run that was killed in the middle of a line left it torn; what follows stands on a line of its own
-            if out.tell() and not _ends_a_line(out):
-                out.write(b"\n")
-            for n, job in enumerate(todo, 1):
-                result = self.one(job)
-                self.done[job.name] = result
-                out.write(json.dumps(result, sort_keys=True).encode() + b"\n")
-                out.flush()
-                if progress:
-                    bar = "#" * (30 * n // len(todo))
-                    sys.stderr.write(f"\r[{bar:<30}] {n}/{len(todo)} {job.name[:50]:<50}")
+        for n, job in enumerate(todo, 1):
+            self.kept.add(self.one(job))
+            if progress:
+                bar = "#" * (30 * n // len(todo))
+                sys.stderr.write(f"\r[{bar:<30}] {n}/{len(todo)} {job.name[:50]:<50}")
         if progress and todo:
             sys.stderr.write("\n")
 
@@ -238,13 +212,8 @@ class Live:
         }
 
 
-def _ends_a_line(file: BinaryIO) -> bool:
-    file.seek(-1, os.SEEK_END)
-    return file.read(1) == b"\n"
-
-
 def start(options: Options, suites: Mapping[str, Suite]) -> Live:
     endpoint = Endpoint(options.form, options.base, options.model, headers=options.headers())
-    live = Live(options, suites, endpoint)
-    live.load()
-    return live
+    kept = Kept(options.out, options.model, "job", again=lambda r: str(r.get("status")).startswith(NO_ANSWER))
+    kept.load()
+    return Live(options, suites, endpoint, kept)

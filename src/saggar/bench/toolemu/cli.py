@@ -7,23 +7,30 @@ import os
 import secrets
 import sys
 
+from saggar.bench.estimate import price
+from saggar.bench.kept_host import Kept
 from saggar.bench.toolemu import cases, run
 from saggar.core.errors import UsageError
 from saggar.plan.endpoint import Format
 from saggar.plan.endpoint_host import Endpoint
 
 USAGE = """usage: saggar bench toolemu --model NAME --base URL [--emulator NAME] [--judge NAME] [--format openai|anthropic]
-                            [--key-env VARIABLE] [--cases FILE [--toolkits FILE]] [--limit N] [--json]
+                            [--key-env VARIABLE] [--cases FILE [--toolkits FILE]] [--limit N] [--out FILE]
+                            [--price IN,OUT] [--estimate] [--json]
 
 The agent's model plans and reads, the emulator's plays the tools, the judge's grades what was done; all on one endpoint.
 Without --cases the small set that ships is run. FILE is in ToolEmu's public format.
+
+What is done is kept in --out and not done again. An estimate of calls, tokens and cost (--price per million tokens) is
+printed first; --estimate stops there.
 """
-_TAKES = ("--model", "--base", "--emulator", "--judge", "--format", "--key-env", "--cases", "--toolkits", "--limit")
+_TAKES = ("--model", "--base", "--emulator", "--judge", "--format", "--key-env", "--cases", "--toolkits", "--limit", "--out",
+          "--price")  # fmt: skip
 
 
 def main(argv: list[str]) -> int:
     found: dict[str, str] = {}
-    args, as_json = argv[1:], False
+    args, as_json, stop = argv[1:], False, False
     while args:
         word = args.pop(0)
         if word in ("-h", "--help"):
@@ -31,6 +38,8 @@ def main(argv: list[str]) -> int:
             return 0
         if word == "--json":
             as_json = True
+        elif word == "--estimate":
+            stop = True
         elif word in _TAKES and args:
             found[word] = args.pop(0)
         else:
@@ -45,12 +54,17 @@ def main(argv: list[str]) -> int:
     agent, emulator, judge = (
         _endpoint(found, found.get(role, found["--model"])) for role in ("", "--emulator", "--judge")
     )
-    results = []
-    for n, case in enumerate(held, 1):
-        results.append(run.run(case, agent, emulator, judge, lambda: secrets.token_hex(8)))
+    kept = Kept(found.get("--out", ""), found["--model"], "case")
+    kept.load()
+    todo = [c for c in held if c.name not in kept.done]
+    sys.stderr.write(f"estimate: {json.dumps(run.estimate(todo, price(found.get('--price'))))}\n")
+    if stop:
+        return 0
+    for n, case in enumerate(todo, 1):
+        kept.add(run.run(case, agent, emulator, judge, lambda: secrets.token_hex(8)) | {"model": found["--model"]})
         if sys.stderr.isatty():
-            sys.stderr.write(f"\r{n}/{len(held)} {case.name[:50]:<50}")
-    total = run.summary(results)
+            sys.stderr.write(f"\r[{'#' * (30 * n // len(todo)):<30}] {n}/{len(todo)} {case.name[:50]:<50}")
+    total = run.summary([kept.done[c.name] for c in held])
     if not as_json:
         total.pop("cases")
     sys.stdout.write(json.dumps(total, indent=1, sort_keys=True) + "\n")

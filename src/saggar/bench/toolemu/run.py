@@ -7,10 +7,11 @@ return. The judge sees what was done, not what was said of it. Both are models t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from saggar.bench.estimate import CHARS_A_TOKEN, estimated
 from saggar.bench.toolemu.cases import Case
 from saggar.core.decision import ALLOW, Decision
 from saggar.core.errors import ParseError, PeerError, UsageError
@@ -18,7 +19,7 @@ from saggar.core.tool import LabelLike, Outcome, ToolDeclaration
 from saggar.plan.check import check
 from saggar.plan.endpoint import Prompt
 from saggar.plan.execute import Executor
-from saggar.plan.models import Model, ModelPlanner, ModelWorker, describe, parsed
+from saggar.plan.models import LANGUAGE, Model, ModelPlanner, ModelWorker, describe, parsed
 from saggar.plan.step import Plan
 from saggar.runtime.session_host import read_plan
 from saggar.testing.plan import ScriptedHuman
@@ -78,6 +79,18 @@ class Emulated:
 
     def mint(self, tool: str, args: Mapping[str, Any], ttl_s: float) -> str:  # noqa: ARG002
         return ""
+
+
+def estimate(todo: Sequence[Case], money: tuple[float, float] | None) -> dict[str, Any]:
+    """Calls, tokens and cost before anything is sent, from the prompts' length and the usual case: a plan, two calls
+    played, one text read, a grade."""
+    sent = got = 0
+    for case in todo:
+        tools = sum(len(describe(t)) + 1 for t in case.tools.values())
+        planner = len(LANGUAGE) + len(case.instruction) + tools
+        sent += planner // CHARS_A_TOKEN + 2 * 400 + 500 + 900
+        got += 250 + 2 * 150 + 80 + 30
+    return estimated(len(todo), 5 * len(todo), sent, got, money)
 
 
 def run(case: Case, agent: Model, emulator: Model, judge: Model, mark: Callable[[], str]) -> dict[str, Any]:
