@@ -30,8 +30,10 @@ first(list, lambda x: test, sort=lambda x: key, descending=True), one(list, lamb
 without a reader. matches(text, "name"): whether text has the name.
 for x in bounded(list, 10): ..., if test: ... else: ..., [tool(a=x) for x in list].
 ask_user("question"): the user's answer. reply(f"... {value}"): part of the answer; every plan ends with one.
-Functions: len sum min max abs round str int float known unique flatten tally add_minutes minutes_between day_of \
-time_of number_in. No imports, no functions of your own, no slices, no comparison chains.
+def name(): a first line "when" and steps, then choose("question", ["name", ...]): the user picks which of them runs, once.
+Functions: len sum min max abs round str int float keys values known unique flatten tally add_minutes minutes_between \
+day_of time_of weekday_of hours_minutes number_in. near(amount, amount_on_record, 10) for an amount that a reader gave and \
+that should stand within 10 per cent of one on record. No imports, no other functions of your own, no slices, no comparison chains.
 Copy names, addresses, numbers and titles from the request letter by letter. Answer with the plan alone."""
 
 

@@ -144,3 +144,9 @@ def test_a_forged_span_is_refused():
     with pytest.raises(parse.ParseError) as err:
         parse.parse(json.dumps(plan))
     assert err.value.reason == "plan_span"
+
+
+def test_a_fragment_as_the_planner_is_told_to_write_one():
+    source = 'choose("Which?", ["one", "two"])\ndef one():\n    "when one"\n    reply("1")\ndef two():\n    "when two"\n    reply("2")'
+    plan = compile_source(source, "", ())
+    assert [(f.name, f.when) for f in plan.fragments] == [("one", "when one"), ("two", "when two")]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -167,3 +168,10 @@ def test_parsed(text, found):
 )
 def test_the_path_under_a_base(form, base, path):
     assert path_of(form, base) == path
+
+
+def test_the_planner_is_told_of_every_function_that_a_plan_may_use():
+    from saggar.plan.models import LANGUAGE
+    from saggar.plan.words import FORMS, FUNCTIONS
+
+    assert {w for w in FUNCTIONS | FORMS if not re.search(rf"\b{w}\b", LANGUAGE)} == set()
