@@ -102,10 +102,12 @@ statement = st.one_of(
     line,
     st.tuples(test, block).map(lambda t: f"if {t[0]}:\n{indented(t[1])}"),
     st.tuples(test, block, block).map(lambda t: f"if {t[0]}:\n{indented(t[1])}\nelse:\n{indented(t[2])}"),
+    st.just("choose('Which?', ['other'])"),
     st.tuples(names, st.sampled_from(["rows()", "[a, b]", "b"]), block).map(
         lambda t: f"for {t[0]} in {t[1]}:\n{indented(t[2])}"
     ),
 )
+FRAGMENT = "def other():\n    'the other way'\n"
 START = "a = rows()\na = a[0]\nb = make(text='x')\nc = page()\n"
 answers = st.sampled_from(
     [
@@ -118,19 +120,31 @@ answers = st.sampled_from(
 
 
 @settings(max_examples=300)
-@given(st.lists(statement, min_size=1, max_size=5), answers, st.sampled_from([0.0, 10.0]))
-@example(["b = make(text=c)", "if known(b):\n    mail(to='ann@x.test', body='made up')"], "text", 0.0)
-@example(["b = make(text=c)", "share(id=b.id, to='ann@x.test')"], "text", 0.0)
-def test_what_a_run_asks_the_static_pass_has_foreseen(lines, answer, drift):
+@given(st.lists(statement, min_size=1, max_size=5), block, answers, st.sampled_from([0.0, 10.0]))
+@example(["b = make(text=c)", "if known(b):\n    mail(to='ann@x.test', body='made up')"], ["visit(url=c)"], "text", 0.0)
+@example(["b = make(text=c)", "share(id=b.id, to='ann@x.test')"], ["visit(url=c)"], "text", 0.0)
+# what was there before a loop is what its first round finds, and what stands after a loop of no rounds
+@example(["for a in rows():\n    mail(to=c, body='x')\n    c = 'ann@x.test'"], ["visit(url=c)"], "text", 0.0)
+@example(["for a in []:\n    c = 'ann@x.test'", "mail(to=c, body='x')"], ["visit(url=c)"], "text", 0.0)
+# handed on from name to name, one a round
+@example(
+    ["a = 'ann@x.test'", "b = a", "for i in [1, 2, 3, 4]:\n    mail(to=a, body='x')\n    a = b\n    b = c"],
+    ["visit(url=c)"],
+    "text",
+    0.0,
+)
+@example(["a = 'ann@x.test'", "choose('Which?', ['other'])", "mail(to=a, body='x')"], ["a = page()"], "text", 0.0)
+def test_what_a_run_asks_the_static_pass_has_foreseen(lines, other, answer, drift):
+    source = START + "\n".join(lines) + "\n" + FRAGMENT + indented(other)
     try:
-        plan = compile_source(START + "\n".join(lines), REQUEST, TOOLS)
+        plan = compile_source(source, REQUEST, TOOLS)
     except UsageError:
         return
     report = check(plan, TOOLS, Owner(frozenset({"me"})), drift)
     if not report.sound:
         return
     gateway = DirectGateway(TOOLS, FUNCTIONS)
-    people = ScriptedHuman("approved")
+    people = ScriptedHuman("approved", default="other")
     worker = ScriptedWorker(lambda _: answer)
     executor = Executor(
         TOOLS, gateway, gateway, worker, people, people, owner=Owner(frozenset({"me"})), drift_percent=drift
@@ -138,4 +152,4 @@ def test_what_a_run_asks_the_static_pass_has_foreseen(lines, answer, drift):
     result = executor.run(plan)
     asked = {e.key.rpartition("/")[2] for e in result.events if e.effect == "ask"}
     event("asked" if asked else "quiet")
-    assert asked <= {q.step for q in report.questions}, "\n".join(lines)
+    assert asked <= {q.step for q in report.questions}, source

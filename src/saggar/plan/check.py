@@ -25,6 +25,11 @@ from saggar.plan.output import Owner
 from saggar.plan.shape import Shape, exists, flatten, of_output, of_worker, scalar, settled
 from saggar.plan.step import AskUser, Call, Extract, ForEach, If, Plan, Reply, Select, Step, Summarise
 
+#: of one loop; labels that are still on their way after so many are taken for the worst
+MAX_PASSES = 6
+#: of all loops of a plan, inner ones once for each pass of the outer
+MAX_ROUNDS = 2000
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -92,11 +97,6 @@ def check(
     """The report on `plan` with the tools that it will have and the policy's bound on amounts. Never raises for a plan that the parser gave."""
     walk = _Walk(plan, tools, owner or Owner(), drift_percent)
     walk.block(plan.steps)
-    walk.sure = False
-    kept = dict(walk.scope)
-    for fragment in plan.fragments:
-        walk.scope = dict(kept)
-        walk.block(fragment.steps)
     if sum(walk.report.tools.values()) > plan.max_calls:
         hint = "bound the loops: `for x in bounded(list, n):`"
         calls = sum(walk.report.tools.values())
@@ -107,7 +107,19 @@ def check(
 
 
 class _Walk:
-    __slots__ = ("drift_percent", "owner", "pc", "plan", "report", "scope", "sure", "times", "tools")
+    __slots__ = (
+        "drift_percent",
+        "owner",
+        "pc",
+        "plan",
+        "replans",
+        "report",
+        "rounds",
+        "scope",
+        "sure",
+        "times",
+        "tools",
+    )
 
     def __init__(self, plan: Plan, tools: Mapping[str, ToolDeclaration], owner: Owner, drift_percent: float) -> None:
         self.drift_percent = drift_percent
@@ -118,6 +130,8 @@ class _Walk:
         self.scope: dict[str, Shape] = {}
         self.pc: Label = NEUTRAL
         self.times = 1
+        self.replans = 0
+        self.rounds = 0
         #: no branch and no loop stands around the step
         self.sure = True
 
@@ -232,24 +246,47 @@ class _Walk:
             self.fault(step, f"a loop goes over a list, not {source.kind}")
         held, times, sure = self.pc, self.times, self.sure
         self.sure = False
-        self.pc = join(held, source.label)
         self.times = times * step.bound
-        for _ in range(2):  # what one round sets, the next may read: the second pass sees it, labels only grow
+        # a round may find what was there before the loop or what an earlier round set; passes until nothing is new
+        for n in range(MAX_PASSES):
+            self.rounds += 1
+            last = n == MAX_PASSES - 1 or self.rounds > MAX_ROUNDS
+            if last:
+                self.worst(steps.assigned(step.body, self.plan.fragments) | {step.var})
+            before = dict(self.scope)
             calls, worker = dict(self.report.tools), self.report.worker_calls
             marks = len(self.report.questions), len(self.report.flows), len(self.report.faults)
-            self.put(step.var, source.element())
-            if step.keep is not None:
-                self.pc = join(held, source.label, flatten(self.value(step.keep)))
-            self.block(step.body)
-            collected = self.value(step.collect) if step.collect is not None else None
-            if _ == 0:
-                self.report.tools, self.report.worker_calls = calls, worker
-                del self.report.questions[marks[0] :], self.report.flows[marks[1] :], self.report.faults[marks[2] :]
-        label = self.pc
+            label, collected = self.round(step, source, held)
+            self.join_scope(before)
+            if last or self.scope == before:
+                break
+            self.report.tools, self.report.worker_calls = calls, worker
+            del self.report.questions[marks[0] :], self.report.flows[marks[1] :], self.report.faults[marks[2] :]
         self.pc, self.times, self.sure = held, times, sure
         self.leave(steps.assigned(step.body, self.plan.fragments) | {step.var}, label)
         if collected is not None:
             self.put(step.out, Shape("array", label, items=collected.under(label)))
+
+    def round(self, step: ForEach, source: Shape, held: Label) -> tuple[Label, Shape | None]:
+        """One round; the label of its being gone through, and what it collects."""
+        self.pc = join(held, source.label)
+        self.put(step.var, source.element())
+        if step.keep is not None:
+            self.pc = join(self.pc, flatten(self.value(step.keep)))
+        self.block(step.body)
+        return self.pc, self.value(step.collect) if step.collect is not None else None
+
+    def join_scope(self, other: Mapping[str, Shape]) -> None:
+        """Each name is what it is here or what it is in `other`; one that is not set there is left out, with its calls."""
+        for name, value in other.items():
+            mine = self.scope.get(name)
+            self.scope[name] = value if mine is None else value if mine == value else mine.meet(value)
+
+    def worst(self, names: frozenset[str]) -> None:
+        """I3: for a loop that hands labels on from name to name for longer than it is followed."""
+        label = join(NEUTRAL, self.pc, *(flatten(x) for x in self.scope.values()))
+        for name in names:
+            self.scope[name] = Shape("json", label)
 
     def branch(self, step: If) -> None:
         test = self.value(step.test)
@@ -260,12 +297,9 @@ class _Walk:
         self.pc = join(held, flatten(test))
         before = dict(self.scope)
         self.block(step.then)
-        taken = dict(self.scope)
-        self.scope = dict(before)
+        taken, self.scope = self.scope, before
         self.block(step.otherwise)
-        for name, value in taken.items():
-            other = self.scope.get(name)
-            self.scope[name] = value if other is None else other.meet(value)
+        self.join_scope(taken)
         label, self.pc, self.sure = self.pc, held, sure
         self.leave(steps.assigned((step,), self.plan.fragments), label)
 
@@ -278,7 +312,27 @@ class _Walk:
         shown = flatten(self.value(step.suggest)) if step.suggest is not None else NEUTRAL
         sources = tuple(sorted(str(s) for s in shown.sources))
         self.report.questions.append(Foreseen(step.id, step.line, "", "ask_user", sources[:6], self.times, self.sure))
+        if step.fragments:
+            self.replan(step)
+            return
         self.put(step.out, scalar("string", Label([Source("user", "answer", call=step.id)], integrity=USER)))
+
+    def replan(self, step: AskUser) -> None:
+        """None of the fragments runs, or one of them, and what it sets is there for the rest."""
+        if self.replans >= self.plan.replans:
+            return  # the run would end here
+        before, times, sure = dict(self.scope), self.times, self.sure
+        self.replans, self.times, self.sure = self.replans + 1, self.plan.replans, False
+        after = [before]
+        for name in step.fragments:
+            fragment = self.plan.fragment(name)
+            self.scope = dict(before)
+            self.block(fragment.steps if fragment is not None else ())
+            after.append(self.scope)
+        self.scope = dict(before)
+        for scope in after:
+            self.join_scope(scope)
+        self.replans, self.times, self.sure = self.replans - 1, times, sure
 
 
 def suits(kind: str, wanted: TypeSpec) -> bool:

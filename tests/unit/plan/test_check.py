@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from saggar.core.label import DIRECTORY, SYSTEM
@@ -95,3 +97,18 @@ def test_a_question_is_certain_only_where_nothing_can_go_round_it():
         'for m in files():\n    c = ask_user("Now?")\nd = ask_user("Last?")\n'
     )
     assert [(q.line, q.certain) for q in report(source).questions] == [(1, True), (3, False), (5, False), (6, True)]
+
+
+def test_loops_in_loops_that_hand_labels_on_end_soon():
+    """As deep as a plan may be, each round handing names on: bounded passes, and the question is foreseen all the same."""
+    names = [f"n{i}" for i in range(9)]
+    source = "".join(f"{n} = 'a@x.test'\n" for n in names) + "z = first(files()).text\n"
+    body = ["send(to=n0, body='x')", *(f"{a} = {b}" for a, b in zip(names, [*names[1:], "z"], strict=True))]
+    depth = 7
+    for d in range(depth):
+        source += "    " * d + f"for i{d} in [1, 2]:\n"
+    source += "".join("    " * depth + x + "\n" for x in body)
+    start = time.process_time()
+    found = report(source, "a@x.test")
+    assert time.process_time() - start < 10
+    assert [q.reason for q in found.questions] == ["untrusted_authority"]
