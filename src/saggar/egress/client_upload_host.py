@@ -16,6 +16,7 @@ from saggar.egress.admit import status_of
 from saggar.egress.client_end_host import COLLECT, HOLD, WAIT
 from saggar.egress.hold_host import Holding
 from saggar.egress.http_body import LAST_CHUNK, ChunkedReader, LengthReader, chunk, last_chunk
+from saggar.egress.http_head import IDEMPOTENT
 from saggar.egress.trailers import judge
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ BODY_S = 120.0
 ANSWER_S = 900.0
 #: an upstream that knows nothing of `Expect` says nothing; clients wait about as long before they send all the same
 CONTINUE_S = 1.0
-#: doing it twice does what doing it once does (RFC 9110, section 9.2.2)
-IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "PROPFIND", "REPORT", "SEARCH"})
 SIGN_LIMIT = 8 * 1024 * 1024
 
 

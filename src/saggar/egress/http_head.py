@@ -40,6 +40,9 @@ METHODS = frozenset(
     }
 )
 
+#: doing it twice does what doing it once does (RFC 9110, section 9.2.2)
+IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "PROPFIND", "REPORT", "SEARCH"})
+
 _TOKEN = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 #: a value: visible ASCII, space, tab and obs-text (RFC 9110, section 5.5)
 _VALUE = bytes([9, *range(0x20, 0x7F), *range(0x80, 0x100)])

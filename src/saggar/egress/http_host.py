@@ -19,9 +19,10 @@ from saggar.egress import http_head
 from saggar.egress.authorize import AuthorizedRequest, authorize, public_text, refuse
 from saggar.egress.destination import Destination
 from saggar.egress.dial_host import DialError
-from saggar.egress.http_body import LAST_CHUNK, ChunkedReader, CloseReader, LengthReader, chunk
+from saggar.egress.http_body import LAST_CHUNK, ChunkedReader, CloseReader, LengthReader, chunk, last_chunk
 from saggar.egress.http_head import NO_BODY, Body, RequestHead, ResponseHead
 from saggar.egress.remedies import remedy
+from saggar.egress.trailers import is_harmless
 from saggar.egress.wire_host import Wire, is_ended, is_gone, reset, say_and_close
 
 if TYPE_CHECKING:
@@ -55,6 +56,13 @@ def _reader(body: Body) -> ChunkedReader | LengthReader | CloseReader:
     if body.kind == "close":
         return CloseReader()
     return LengthReader(body.length)
+
+
+def _end(reader: ChunkedReader | LengthReader | CloseReader) -> bytes:
+    """The end of a chunked body, with what may stand behind it."""
+    if not isinstance(reader, ChunkedReader):
+        return LAST_CHUNK
+    return last_chunk([t for t in reader.trailers if is_harmless(t[0])])
 
 
 class HttpRelay:
@@ -253,8 +261,9 @@ class HttpRelay:
                     await upstream.write(head)
                 return await self._answer(upstream, request, None)
             except _Stale:
-                # a kept connection that the upstream closed just now: once more on a new one, if nothing was lost
-                if not used or request.body.kind != "none":
+                # a kept connection that the upstream closed just now: once more on a new one, if nothing was lost and it may
+                # happen twice
+                if not used or request.body.kind != "none" or request.method not in http_head.IDEMPOTENT:
                     return self._refuse(refuse("bad_response", authorized.destination, cause="no response"))
             self._drop_upstream()
             try:
@@ -294,8 +303,8 @@ class HttpRelay:
                 if spend is not None:
                     self._passes(spend.up, len(piece))
                 await upstream.write(chunk(piece) if body.kind == "chunked" else piece)
-        if body.kind == "chunked":
-            await upstream.write(LAST_CHUNK)
+        if isinstance(reader, ChunkedReader):
+            await upstream.write(_end(reader))
         if reader.rest:
             self._client.unread(reader.rest)
 
@@ -414,7 +423,7 @@ class HttpRelay:
         except ParseError:
             raise _Cut from None
         if body.kind == "chunked":
-            await self._client.write(LAST_CHUNK)
+            await self._client.write(_end(reader))
         clean = response.keep_alive and not reader.rest and not upstream.buffer
         if not keep or (pump is not None and (pump.cancelled() or pump.exception() is not None)):
             return False

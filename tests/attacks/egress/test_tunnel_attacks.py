@@ -522,6 +522,40 @@ def test_row_42_each_pipelined_request_has_its_own_decision(cell, http_upstream)
     ]
 
 
+@pytest.mark.parametrize(
+    ("method", "status"), [(b"GET", b"200"), (b"DELETE", b"200"), (b"POST", b"502"), (b"PATCH", b"502")]
+)
+def test_what_an_upstream_left_unanswered_does_not_happen_twice(cell, http_upstream, method, status):
+    """A kept connection that ends as it is used: only what is idempotent is sent again."""
+    seen = []
+
+    def respond(head):
+        seen.append(head.split(b" ")[0])
+        return None if len(seen) == 2 else b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+    http_upstream.respond = respond
+    data = b"GET /1 HTTP/1.1\r\n" + HOST + b"\r\n" + method + b" /2 HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
+    reply = exchange(cell.connect(ELSEWHERE, 80), data)
+    assert re.findall(rb"HTTP/1\.1 (\d{3}) ", reply) == [b"200", status]
+    assert seen == [b"GET", method] + [method] * (status == b"200")
+    if status == b"502":
+        assert cell.wait_record(effect="deny", reason="bad_response")
+
+
+def test_trailers_of_a_plain_host_change_nothing(cell, http_upstream):
+    lines = [
+        b"Host: evil.test",
+        b"Content-Length: 9",
+        b"X-HTTP-Method-Override: PUT",
+        b"Transfer-Encoding: chunked",
+        b"Authorization: x",
+    ]
+    head = b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n5\r\nhello\r\n0\r\n"
+    exchange(cell.connect(ELSEWHERE, 80), head + b"".join(t + b"\r\n" for t in [*lines, b"X-Fine: 1"]) + b"\r\n")
+    assert bytes(http_upstream.received[0]).endswith(b"5\r\nhello\r\n0\r\nx-fine: 1\r\n\r\n")
+    assert cell.wait_record(effect="allow", reason="listed")
+
+
 def test_row_43_a_request_in_a_body_stays_a_body(cell, http_upstream):
     smuggled = b"GET /smuggled HTTP/1.1\r\nHost: evil.test\r\n\r\n"
     body = b"POST /a HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(smuggled)

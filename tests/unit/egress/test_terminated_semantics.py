@@ -505,3 +505,12 @@ def test_unsolicited_bytes_on_an_idle_connection_end_it(rig):
     time.sleep(0.05)
     rig.upstream.script = ok(b"good")
     assert rig.ask(get(b"/2", auth(rig)), conn).endswith(b"good")
+
+
+def test_a_client_that_ends_its_side_of_tls_still_gets_its_answer(rig):
+    conn = rig.connect()
+    conn.sendall(get(b"/x", auth(rig)))
+    with socket.socket(fileno=os.dup(conn.fileno())) as bare:
+        bare.shutdown(socket.SHUT_WR)
+    assert read_message(conn).endswith(b"hello")
+    assert conn.recv(10) == b""
