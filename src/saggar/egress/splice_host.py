@@ -26,11 +26,21 @@ if TYPE_CHECKING:
 _BUFFER = memoryview(bytearray(256 * 1024))
 
 #: a direction that moved this much in large pieces goes through a pipe in the kernel: half the CPU for each byte
-_BULK_BYTES = 4 * 1024 * 1024
+_BULK_BYTES = 1024 * 1024
 _LARGE_PIECE = 32 * 1024
 _PIPE_BYTES = 256 * 1024
+#: what the first `_WIDE_PIPES` of the process move at once, unless a budget counts: 64 MiB of pipes is all that the kernel
+#: gives one user before every new pipe of hers has two pages, so most stay narrow
+_WIDE_BYTES = 1024 * 1024
+_WIDE_PIPES = 16
 _F_SETPIPE_SZ = 1031
 _SPLICE_FLAGS = 3  # SPLICE_F_MOVE | SPLICE_F_NONBLOCK
+
+
+class _Wide:
+    """How many wide pipes the process has."""
+
+    count = 0
 
 
 class _Direction:
@@ -39,6 +49,7 @@ class _Direction:
     __slots__ = (
         "_in_pipe",
         "_pipe",
+        "_room",
         "count",
         "ended",
         "may_pass",
@@ -70,6 +81,7 @@ class _Direction:
         self.count = 0
         self.ended = False
         self._pipe: tuple[int, int] | None = None
+        self._room = _PIPE_BYTES
         self._in_pipe = 0
 
     def on_readable(self) -> None:
@@ -134,8 +146,11 @@ class _Direction:
             self._pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             return  # out of descriptors: copying goes on
+        if self.may_pass is None and _Wide.count < _WIDE_PIPES:
+            self._room = _WIDE_BYTES
+            _Wide.count += 1
         with suppress(OSError):  # a pipe of 64 KiB will do where the user's pipes are used up
-            fcntl.fcntl(self._pipe[1], _F_SETPIPE_SZ, _PIPE_BYTES)
+            fcntl.fcntl(self._pipe[1], _F_SETPIPE_SZ, self._room)
         self.splice.loop.remove_reader(self.source_fd)
         self.splice.loop.add_reader(self.source_fd, self._on_bulk)
 
@@ -146,7 +161,7 @@ class _Direction:
         if self._pipe is None:
             return
         try:
-            most = PACED_BYTES if self.share.paced else _PIPE_BYTES
+            most = PACED_BYTES if self.share.paced else self._room
             size = os.splice(self.source_fd, self._pipe[1], most, flags=_SPLICE_FLAGS)
         except BlockingIOError:
             return
@@ -198,6 +213,7 @@ class _Direction:
             for fd in self._pipe:
                 os.close(fd)
             self._pipe = None
+            _Wide.count -= self._room == _WIDE_BYTES
 
     def _end(self) -> None:
         """The source is done: tell the sink, keep the other direction."""

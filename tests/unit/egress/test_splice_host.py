@@ -1,6 +1,7 @@
 """Two real sockets joined on uvloop: every way in which either side can end."""
 
 import asyncio
+import fcntl
 import socket
 import struct
 
@@ -8,7 +9,7 @@ import pytest
 import uvloop
 
 from saggar.egress.shares_host import Shares
-from saggar.egress.splice_host import Splice
+from saggar.egress.splice_host import _PIPE_BYTES, _WIDE_BYTES, _WIDE_PIPES, Splice, _Wide
 
 
 def pair():
@@ -153,3 +154,26 @@ def test_abort_is_once_and_closes_everything():
             j.client.recv(1)
 
     run(main)
+
+
+def pipe_bytes(direction):
+    return fcntl.fcntl(direction._pipe[0], fcntl.F_GETPIPE_SZ) if direction._pipe else 0
+
+
+@pytest.mark.parametrize(("taken", "counted"), [(0, False), (_WIDE_PIPES, False), (0, True)])
+def test_wide_pipes_are_few_and_given_back(monkeypatch, taken, counted):
+    """A budget is asked for at most a narrow pipe's worth at a time: it cuts no earlier for a wide one."""
+    monkeypatch.setattr(_Wide, "count", taken)
+    seen = []
+
+    async def main(j):
+        sending = asyncio.create_task(j.call(j.client.sendall, bytes(4 << 20)))
+        assert len(await j.call(receive, j.upstream, 4 << 20)) == 4 << 20
+        await sending
+        wide = not taken and not counted
+        assert pipe_bytes(j.splice.up) == (_WIDE_BYTES if wide else _PIPE_BYTES)
+        assert _Wide.count == taken + wide
+        assert all(size <= _PIPE_BYTES for size in seen)
+
+    run(main, **({"up": lambda count: seen.append(count) or True} if counted else {}))
+    assert _Wide.count == taken
