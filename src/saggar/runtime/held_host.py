@@ -61,7 +61,8 @@ def settle(supervisor: Supervisor, cell: Cell, number: str, verdict: Verdict, *,
         cell.approved += 1
         cell.approvals.append(made)
         supervisor.approve_for_task(cell)
-    supervisor.answer(cell, number, "approved" if verdict.approved else "denied")
+    if not supervisor.answer(cell, number, "approved" if verdict.approved else "denied"):
+        raise UsageError("the request waits no more: the broker is gone")
     if diff:
         _keep(cell, diff)
     return {"approval": made.get("id", ""), "diff": diff}

@@ -401,7 +401,10 @@ class Supervisor:
         """A word on a request that the broker holds (`approved`, `denied`, `unattended`); False where it holds none of that number."""
         if self._broker is None or cell.held.pop(number, None) is None:
             return False
-        self._broker.answer(cell, number, verdict)
+        try:
+            self._broker.answer(cell, number, verdict)
+        except OSError:
+            return False  # it died: that is seen as its end of file, and ends the cell
         return True
 
     def settle(self, cell: Cell, number: str, verdict: Verdict, *, by: str, uid: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -63,6 +64,16 @@ def test_what_ends_it(name, act):
     ended = inside(act)
     # a program started by `posix_spawn` is killed in the child that would have been it
     assert ended in (-signal.SIGSYS, 99) if name == "posix_spawn" else ended == -signal.SIGSYS
+
+
+def test_no_core_and_no_tracer():
+    def look():
+        assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)
+        if libc().prctl(3, 0, 0, 0, 0):  # PR_GET_DUMPABLE
+            os._exit(98)
+        assert set(os.environ) <= {"SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ", "UV_USE_IO_URING"}
+
+    assert inside(look) == 0
 
 
 @pytest.fixture
