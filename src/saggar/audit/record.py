@@ -62,12 +62,18 @@ def build(
     rule: str,
     detail: dict[str, Any],
     prev: str,
+    body: str | None = None,
 ) -> tuple[bytes, str]:
-    """The line of a record (newline included) and its hash. Never fails on what `detail` holds (I3)."""
+    """The line of a record (newline included) and its hash. Never fails on what `detail` holds (I3).
+
+    body: what `render` made of `detail`, if it was asked before.
+    """
     words = (effect, kind, layer, reason, rule, task)
     where = f'"seq":{seq},"task":'
     try:
-        first, last = _halves(encode_text(detail) if detail else "{}", words, where, prev, time)
+        if body is None:
+            body = encode_text(detail) if detail else "{}"
+        first, last = _halves(body, words, where, prev, time)
         fits = len(first) + len(last) <= MAX_DETAIL
     except (ParseError, UnicodeEncodeError, TypeError):
         fits = False
@@ -76,6 +82,14 @@ def build(
         first, last = _halves(_bounded(detail), short, where, prev, time)
     hash_ = sha256(first + last).hexdigest()
     return b'%b"hash":"%b",%b\n' % (first, hash_.encode(), last), hash_
+
+
+def render(detail: dict[str, Any]) -> str | None:
+    """`detail` as its record holds it: most of the work, and none of it depends on the record before. None: not plainly."""
+    try:
+        return encode_text(detail) if detail else "{}"
+    except ParseError:
+        return None
 
 
 def _halves(body: str, words: tuple[str, ...], where: str, prev: str, time: str) -> tuple[bytes, bytes]:

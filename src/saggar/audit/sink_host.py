@@ -18,26 +18,39 @@ from __future__ import annotations
 import errno
 import os
 from _thread import allocate_lock
-from fcntl import LOCK_EX, LOCK_UN, flock
+from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from time import gmtime
 from time import time as wall_time
 
 from saggar.audit.chain import TORN, resume, torn_detail
-from saggar.audit.record import GENESIS, MAX_LINE, build
+from saggar.audit.record import GENESIS, MAX_LINE, build, render
 from saggar.core.errors import ParseError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Protocol
 
     from saggar.audit.chain import Position
+
+    class Tail(Protocol):
+        """What several processes of one program know together of a log's end, kept under the log's lock."""
+
+        def log_end(self) -> tuple[int, int, str]:
+            """(size of the file, seq and hash of its last record)."""
+            ...
+
+        def set_log_end(self, size: int, seq: int, digest: str) -> None: ...
+
 
 #: bytes of growth between two looks at the free space, and what has to be left of it
 STEP = 4 * 1024 * 1024
 ROOM = 64 * 1024 * 1024
 #: what is recorded in any case: few, and none that a sandbox can ask for
 _ENDS = frozenset({TORN, "run.end"})
+
+#: tries before a busy log's writer sleeps: a record takes 10 to 20 us, to sleep and be woken costs as much and more
+_SPINS = 30
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -51,7 +64,8 @@ class AuditLog:
     """Appends chained records to `path` for `task`. Safe among threads, processes and across `fork`.
 
     wall: seconds since the epoch, for tests. fd: a descriptor of the file, opened with `open_log` for this log alone, which it owns from here
-    on: for a process that may not open files. Raises `OSError` where the file cannot be opened; never follows a symlink.
+    on: for a process that may not open files. tail: spares reading back what another process wrote, where both have it.
+    Raises `OSError` where the file cannot be opened; never follows a symlink.
     """
 
     __slots__ = (
@@ -65,14 +79,24 @@ class AuditLog:
         "_seq",
         "_size",
         "_stamp",
+        "_tail",
         "_wall",
         "path",
         "task",
     )
 
-    def __init__(self, path: str, task: str, *, wall: Callable[[], float] = wall_time, fd: int = -1) -> None:
+    def __init__(
+        self,
+        path: str,
+        task: str,
+        *,
+        wall: Callable[[], float] = wall_time,
+        fd: int = -1,
+        tail: Tail | None = None,
+    ) -> None:
         self.path = path
         self.task = task
+        self._tail = tail
         self._wall = wall
         self._second = -1
         self._stamp = ""
@@ -102,13 +126,15 @@ class AuditLog:
             # flock belongs to the open file: after a fork parent and child would share one lock
             self._open()
         fd = self._fd
+        detail = detail or {}
+        body = render(detail)
         with self._mutex:
-            flock(fd, LOCK_EX)
+            _lock(fd)
             try:
                 self._catch_up()
                 if self._deferred:
                     self._write_deferred()
-                return self._write(kind, layer=layer, effect=effect, reason=reason, rule=rule, detail=detail or {})
+                return self._write(kind, layer=layer, effect=effect, reason=reason, rule=rule, detail=detail, body=body)
             finally:
                 flock(fd, LOCK_UN)
 
@@ -117,7 +143,7 @@ class AuditLog:
     ) -> None:
         """Keep one record, with this moment's time, for the next `commit`: what it tells of must not happen before that."""
         words = {"kind": kind, "layer": layer, "effect": effect, "reason": reason, "rule": rule}
-        self._deferred.append({**words, "detail": detail, "time": self._now()})
+        self._deferred.append({**words, "detail": detail, "body": render(detail), "time": self._now()})
 
     def commit(self) -> None:
         """Write the deferred records, in order, with one `write`. Raises `OSError` (I1, I4, I6)."""
@@ -127,7 +153,7 @@ class AuditLog:
             self._open()  # a parent's records are the parent's to write
         fd = self._fd
         with self._mutex:
-            flock(fd, LOCK_EX)
+            _lock(fd)
             try:
                 self._catch_up()
                 self._write_deferred()
@@ -139,7 +165,7 @@ class AuditLog:
         if self._pid != os.getpid():
             self._open()
         with self._mutex:
-            flock(self._fd, LOCK_EX)
+            _lock(self._fd)
             try:
                 self._catch_up()
                 return self._seq, self._hash
@@ -159,6 +185,11 @@ class AuditLog:
         size = status.st_size
         if size == self._size:
             return
+        if self._tail is not None:
+            known, seq, hash_ = self._tail.log_end()
+            if size and known == size:
+                self._seq, self._hash, self._size = seq, hash_, size
+                return
         position = self._read_position(size)
         self._seq, self._hash, self._size = position.seq, position.hash, size
         if position.torn:
@@ -195,6 +226,7 @@ class AuditLog:
         reason: str = "",
         rule: str = "",
         before: bytes = b"",
+        body: str | None = None,
     ) -> tuple[int, str]:
         if self._size - self._looked > STEP and kind not in _ENDS:
             self._look_for_room()
@@ -210,11 +242,14 @@ class AuditLog:
             rule=rule,
             detail=detail,
             prev=self._hash,
+            body=body,
         )
         size = self._put(before + line)
         # in this order: an interrupt between the two must leave a size that makes the next append look again
         self._seq, self._hash = seq, hash_
         self._size = size
+        if self._tail is not None:
+            self._tail.set_log_end(size, seq, hash_)
         return seq, hash_
 
     def _write_deferred(self) -> None:
@@ -230,6 +265,8 @@ class AuditLog:
         size = self._put(b"".join(lines))
         self._seq, self._hash = seq, hash_
         self._size = size
+        if self._tail is not None:
+            self._tail.set_log_end(size, seq, hash_)
         del records[: len(lines)]
 
     def _look_for_room(self) -> None:
@@ -259,3 +296,13 @@ class AuditLog:
             self._stamp = f"{t[0]:04d}-{t[1]:02d}-{t[2]:02d}T{t[3]:02d}:{t[4]:02d}:{t[5]:02d}"
             self._second = second
         return f"{self._stamp}.{int((now - second) * 1e6):06d}Z"
+
+
+def _lock(fd: int) -> None:
+    for _ in range(_SPINS):
+        try:
+            flock(fd, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            continue
+        return
+    flock(fd, LOCK_EX)

@@ -34,10 +34,12 @@ from saggar.egress.shares_host import Shares
 from saggar.policy.model import EgressRule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from saggar.egress.secrets_client_host import SecretsClient
+    from saggar.egress.shared_host import Shared
     from saggar.egress.terminated_path_host import Terminated
+    from saggar.egress.workers_host import Crew
 
 MAX_MESSAGE = 60 * 1024
 #: the kernel's SCM_MAX_FD
@@ -71,6 +73,16 @@ class Broker:
         #: by cell: each has a secrets process of its own
         self._secrets: dict[str, SecretsClient] = {}
         self._terminated: dict[str, Terminated] = {}
+        #: further processes, from the first cell on that is served by several
+        self._crew: Crew | None = None
+        self._operations: dict[str, Callable[[dict[str, Any], list[int]], None]] = {
+            "add": self._add,
+            "update": self._update,
+            "remove": self._remove,
+            "secrets": self._secrets_from,
+            "answer": self._answer,
+            "worker": self._worker,
+        }
         self._pool = ThreadPoolExecutor(_RESOLVER_THREADS, thread_name_prefix="resolve")
         control.setblocking(False)
         self._loop.add_reader(control.fileno(), self._on_readable)
@@ -98,16 +110,10 @@ class Broker:
                 os.set_inheritable(fd, False)
             message = json.loads(data)
             cell = str(message["cell"])
-            if cut:
+            # a connection is lost alone; it says so itself
+            if cut and message["op"] != "take":
                 raise _BadMessageError("a control message was cut")
-            operations = {
-                "add": self._add,
-                "update": self._update,
-                "remove": self._remove,
-                "secrets": self._secrets_from,
-                "answer": self._answer,
-            }
-            operation = operations.get(message["op"])
+            operation = self._operations.get(message["op"])
             if operation is None:
                 raise _BadMessageError("an unknown operation")
             operation(message, descriptors)
@@ -128,25 +134,66 @@ class Broker:
         specs = message["listeners"]
         if id_ in self.cells:
             raise _BadMessageError("the cell is served already")
-        if len(descriptors) != len(specs) + 2:
-            raise _BadMessageError(f"{len(descriptors)} descriptors for {len(specs)} listeners, the rules and the log")
         policy = read_policy(descriptors[0])
+        if len(descriptors) != len(specs) + self._beside(policy["egress"]):
+            raise _BadMessageError(f"{len(descriptors)} descriptors for {len(specs)} listeners, the rules and the log")
         rules = rules_of(policy)
-        audit = AuditLog(message["audit"], message["task"], fd=descriptors.pop(1))
         limits = Limits.parse(policy["egress"].get("budget") or {})
+        shared = self._share(message, policy["egress"], descriptors)
+        audit = AuditLog(message["audit"], message["task"], fd=descriptors.pop(1), tail=shared)
         cell = Cell(
-            id=id_, rules=rules, audit=audit, pool=self._pool, emit=self.emit, share=self._shares.join(), limits=limits
+            id=id_,
+            rules=rules,
+            audit=audit,
+            pool=self._pool,
+            emit=self.emit,
+            share=self._shares.join(),
+            limits=limits,
+            shared=shared,
         )
         self.cells[id_] = cell
         secrets = self._secrets.get(id_)
         if secrets is not None:
             cell.terminated = self._termination(cell, secrets, policy["egress"])
+        first = len(descriptors) - len(specs)
         for spec in specs:
-            fd = descriptors.pop(1)
+            fd = descriptors.pop(first)
             cell.adopt(spec, socket.socket(fileno=fd))
+        self._adopted(cell, message, descriptors)
         if not self.lockdown:
             self.lockdown = lock_down_broker()
         self.emit({"event": "added", "cell": id_, "lockdown": self.lockdown})
+
+    def _beside(self, egress: dict[str, Any]) -> int:
+        """The descriptors of an `add` that are no listeners: the rules, and a log for each process."""
+        processes = egress.get("processes", 1)
+        if type(processes) is not int or processes < 1:
+            raise _BadMessageError(f"{processes!r} processes")
+        return 1 + processes
+
+    def _share(self, _message: dict[str, Any], egress: dict[str, Any], _descriptors: list[int]) -> Shared | None:
+        """What the processes of a new cell have in common; None where one serves it alone."""
+        processes = egress.get("processes", 1)
+        if processes == 1:
+            return None
+        from saggar.egress.shared_host import MAX_PROCESSES, Shared
+
+        if processes > MAX_PROCESSES or self._crew is None or len(self._crew.workers) < processes - 1:
+            raise _BadMessageError(f"{processes} processes, and fewer workers")
+        return Shared.make(processes)
+
+    def _adopted(self, cell: Cell, message: dict[str, Any], descriptors: list[int]) -> None:
+        """Its sockets are ours: let others help. descriptors: the rules, and the log for each of them."""
+        if cell.shared is not None and self._crew is not None:
+            cell.spread = self._crew.serve(cell, cell.shared, message, descriptors, self._secrets.get(cell.id))
+
+    def _worker(self, _message: dict[str, Any], descriptors: list[int]) -> None:
+        """The supervisor started a further process: this is the socket to it."""
+        from saggar.egress.workers_host import Crew
+
+        if self._crew is None:
+            self._crew = Crew(self._loop)
+        self._crew.join(socket.socket(fileno=descriptors.pop(0)))
 
     def _update(self, message: dict[str, Any], descriptors: list[int]) -> None:
         policy = read_policy(descriptors[0])
@@ -155,7 +202,14 @@ class Broker:
         if terminated is not None:
             terminated.update(policy["egress"])
         cell.update(rules_of(policy), Limits.parse(policy["egress"].get("budget") or {}))
-        self.emit({"event": "updated", "cell": message["cell"]})
+
+        def done() -> None:
+            self.emit({"event": "updated", "cell": cell.id})
+
+        if cell.spread is None:
+            done()
+        else:
+            cell.spread.update(descriptors[0], done)
 
     def _secrets_from(self, message: dict[str, Any], descriptors: list[int]) -> None:
         """The socket to a cell's secrets process; before the cell itself, or before an update that needs it."""
@@ -170,6 +224,8 @@ class Broker:
         cell = self.cells.get(id_)
         if cell is not None:
             cell.terminated = self._termination(cell, client, {})
+            if cell.spread is not None:
+                cell.spread.secrets(client)
 
     def _termination(self, cell: Cell, secrets: SecretsClient, egress: dict[str, Any]) -> Terminated:
         # a third of what a broker would import, and most tasks have no terminated host: their first connection waits for it
@@ -190,13 +246,29 @@ class Broker:
         terminated = self._terminated.get(cell.id)
         if terminated is not None:
             terminated.port.answer(str(message["id"]), str(message["verdict"]))
+        if cell.spread is not None:
+            cell.spread.answer(message)  # whoever asked knows the number
 
     def _remove(self, message: dict[str, Any], _descriptors: list[int]) -> None:
         cell = self.cells.pop(message["cell"])
         cell.close()
+        if cell.spread is None:
+            self._removed(cell)
+        else:
+            cell.spread.remove(lambda: self._removed(cell))
+
+    def _close_books(self, cell: Cell) -> None:
         for part in cell.summaries():
             cell.note("egress.summary", reason="removed", **part)
+
+    def _removed(self, cell: Cell) -> None:
+        """Nobody serves the cell any longer: tell what it did, and forget it."""
+        self._close_books(cell)
         cell.audit.close()
+        if cell.shared is not None:
+            cell.shared.close()
+        if self._crew is not None:
+            self._crew.spreads.pop(cell.id, None)
         self._terminated.pop(cell.id, None)
         secrets = self._secrets.pop(cell.id, None)
         if secrets is not None:
@@ -241,6 +313,8 @@ class Broker:
             cell.close()
         for secrets in self._secrets.values():
             secrets.close()
+        if self._crew is not None:
+            self._crew.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -292,26 +366,31 @@ def harden(*, parent_death: bool) -> None:
         os.setsid()  # the terminal's signals are for the command and the supervisor
 
 
-async def _serve(control: socket.socket) -> None:
+async def _serve(control: socket.socket, made: type[Broker]) -> None:
     stop = asyncio.Event()
-    broker = Broker(control, stop=stop)
+    broker = made(control, stop=stop)
     try:
         await stop.wait()
     finally:
         broker.close()
 
 
+def run(control: socket.socket, made: type[Broker] = Broker) -> None:
+    """Serve until `control` ends."""
+    import uvloop
+
+    uvloop.run(_serve(control, made))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """`broker_host FD [--pdeathsig]`. The option asks for SIGKILL when the *thread* that started us ends (that is what
     the kernel ties it to), so it is for supervisors that start us from their main thread; EOF serves everybody."""
-    import uvloop
-
     arguments = list(sys.argv[1:] if argv is None else argv)
     harden(parent_death="--pdeathsig" in arguments[1:])
     keep_heap()
     control = socket.socket(fileno=int(arguments[0]))
     control.set_inheritable(False)
-    uvloop.run(_serve(control))
+    run(control)
     return 0
 
 

@@ -63,8 +63,8 @@ class Meter:
         "bytes_down",
         "bytes_up",
         "connections",
-        "hosts",
         "limits",
+        "names",
         "requests",
         "scope",
         "started",
@@ -80,7 +80,8 @@ class Meter:
         self.bytes_up = 0
         self.bytes_down = 0
         self.connections = 0
-        self.hosts: set[str] = set()
+        #: of the task: how many hosts were connected to; of a host: 1 from its first connection on
+        self.names = 0
         self.tokens = max(1.0, limits.rate or 0.0)
         self.touched = now
 
@@ -124,6 +125,10 @@ class Budget:
         self.task = Meter(limits, "task", now)
         self._hosts: dict[str, Meter] = {}
 
+    def limit(self, limits: Limits) -> None:
+        """Other limits of the task from now on; counters stay (I1)."""
+        self.task.limits = limits
+
     def host(self, host: str, limits: Limits | None, now: float) -> Meter:
         """The host's meter, made on first use. `limits` of a later policy replace the earlier, None keeps them; counters
         stay (I1)."""
@@ -134,8 +139,8 @@ class Budget:
             meter.limits = limits
         return meter
 
-    def open(self, host: Meter, name: str, now: float) -> Refusal | None:
-        """One more connection to `name`. Close it with `close`."""
+    def open(self, host: Meter, now: float) -> Refusal | None:
+        """One more connection to the host of that meter. Close it with `close`."""
         for meter in (host, self.task):
             limit = meter.limits.connections
             if limit is not None and meter.connections >= limit:
@@ -143,10 +148,12 @@ class Budget:
             wall = meter.limits.wall_s
             if wall is not None and now - meter.started >= wall:
                 return Refusal("budget_wall", wall, meter.scope)
-        hosts = self.task.limits.hosts
-        if hosts is not None and name not in self.task.hosts and len(self.task.hosts) >= hosts:
-            return Refusal("budget_hosts", hosts, "task")
-        self.task.hosts.add(name)
+        if not host.names:
+            hosts = self.task.limits.hosts
+            if hosts is not None and self.task.names >= hosts:
+                return Refusal("budget_hosts", hosts, "task")
+            host.names = 1
+            self.task.names += 1
         host.connections += 1
         self.task.connections += 1
         return None

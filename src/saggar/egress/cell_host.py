@@ -13,7 +13,7 @@ import asyncio
 import json
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from saggar.egress.authorize import refuse
 from saggar.egress.budget import Budget, Limits
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from saggar.egress.connection_host import TerminatedPath
     from saggar.egress.destination import Destination
     from saggar.egress.listeners import ListenerSpec
+    from saggar.egress.shared_host import Shared
     from saggar.egress.shares_host import Share
+    from saggar.egress.workers_host import Spread
     from saggar.policy.model import EgressRule
 
     class Served(Protocol):
@@ -111,6 +113,35 @@ class Usage:
         else:
             self.refusals_left_out += 1
 
+    def told(self) -> Iterator[dict[str, Any]]:
+        """All of it in pieces that each fit into a message, for `merge` in another process."""
+        yield {
+            "counts": [self.allowed, self.refused, self.bytes_up, self.bytes_down, self.refusals_left_out],
+            "others": self.others,
+        }
+        for part in _parts(self.hosts):
+            yield {"hosts": part}
+        for part in _parts(self.refusals):
+            yield {"refusals": part}
+
+    def merge(self, part: Mapping[str, Any]) -> None:
+        """Add what another process of the same cell counted."""
+        counts = part.get("counts")
+        if counts is not None:
+            self.allowed += counts[0]
+            self.refused += counts[1]
+            self.bytes_up += counts[2]
+            self.bytes_down += counts[3]
+            self.refusals_left_out += counts[4]
+            _add(self.others, part["others"])
+        for where, moved in part.get("hosts", {}).items():
+            _add(self._entry(where), moved)
+        for key, count in part.get("refusals", {}).items():
+            if key in self.refusals or len(self.refusals) < MAX_REFUSALS:
+                self.refusals[key] = self.refusals.get(key, 0) + count
+            else:
+                self.refusals_left_out += count
+
 
 class Cell:
     """A cell being served. emit sends an event to the supervisor; fatal asks it to kill the cell."""
@@ -125,7 +156,9 @@ class Cell:
         emit: Callable[[dict[str, object]], None],
         share: Share,
         limits: Limits | None = None,
+        shared: Shared | None = None,
     ) -> None:
+        """shared: what several processes that serve the cell count together; None where one serves it alone."""
         self.id = id
         self.rules = RuleSet(rules)
         self.names = SyntheticNames(rules)
@@ -140,7 +173,10 @@ class Cell:
         self.loop = asyncio.get_running_loop()
         self.share = share
         share.held = self.connections
-        self.budget = Budget(limits or Limits(), self.loop.time())
+        self.shared = shared
+        #: who gets which connection, in the first of several processes
+        self.spread: Spread | None = None
+        self.budget = self._budget(limits or Limits())
         self._wall: asyncio.TimerHandle | None = None
         self._watch_wall()
         self._emit = emit
@@ -198,7 +234,8 @@ class Cell:
             # an urgent byte is left out of the stream until another one comes, then it is in it: what was peeked at and
             # judged would not be what is passed on
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
-            if len(self.connections) >= MAX_CONNECTIONS or self.share.full():
+            open_ = len(self.connections) if self.spread is None else self.spread.open
+            if open_ >= MAX_CONNECTIONS or self.share.full():
                 self.refused(refuse("too_many_connections"), via="accept")
                 reset(sock)
                 continue
@@ -218,10 +255,12 @@ class Cell:
         self.loop.call_later(0.1, again)
 
     def _serve(self, sock: socket.socket) -> None:
-        Connection(self, sock, proxy=False).start()
+        if self.spread is None or not self.spread.give(sock, proxy=False):
+            Connection(self, sock, proxy=False).start()
 
     def _serve_proxy(self, sock: socket.socket) -> None:
-        Connection(self, sock, proxy=True).start()
+        if self.spread is None or not self.spread.give(sock, proxy=True):
+            Connection(self, sock, proxy=True).start()
 
     def _serve_dns(self, sock: socket.socket) -> None:
         DnsTcp(self, sock).start()
@@ -277,7 +316,7 @@ class Cell:
         where = f"{host}:{port}" if port else host
         self.usage.add_refused(where, decision.reason, told=told)
         if told:
-            self._tell(decision.reason, host, port)
+            self.tell(decision.reason, host, port)
         if not self._may_record():
             self._suppressed += 1
             return
@@ -308,6 +347,8 @@ class Cell:
 
     def _may_record(self) -> bool:
         now = self.loop.time()
+        if self.shared is not None:
+            return self.shared.may_record(now, burst=RECORD_BURST, rate=RECORD_RATE)
         self._tokens = min(RECORD_BURST, self._tokens + (now - self._stamp) * RECORD_RATE)
         self._stamp = now
         if self._tokens < 1:
@@ -315,10 +356,15 @@ class Cell:
         self._tokens -= 1
         return True
 
-    def _tell(self, reason: str, host: str, port: object) -> None:
+    def tell(self, reason: str, host: str, port: object) -> None:
+        """Tell the supervisor of a refusal, as long as it was not told of many."""
         self._events += 1
         if self._events <= MAX_EVENTS:
             self._emit({"event": "refused", "cell": self.id, "reason": reason, "host": host, "port": port})
+
+    def pass_on(self, event: dict[str, object]) -> None:
+        """Another process's word for the supervisor."""
+        self._emit(event)
 
     def fatal(self, cause: str) -> None:
         """The cell cannot be served as promised: its sockets are closed at once, the supervisor kills it."""
@@ -328,11 +374,18 @@ class Cell:
 
     # -- life ------------------------------------------------------------------------------------------------------
 
+    def _budget(self, limits: Limits) -> Budget:
+        if self.shared is None:
+            return Budget(limits, self.loop.time())
+        from saggar.egress.shared_budget_host import SharedBudget
+
+        return SharedBudget(limits, self.loop.time(), self.shared)
+
     def update(self, rules: Sequence[EgressRule], limits: Limits) -> None:
         """Swap the rules; connections that the new ones refuse are cut. What was used of the budget stays used."""
         self.rules = RuleSet(rules)
         self.dialer.forget()
-        self.budget.task.limits = limits
+        self.budget.limit(limits)
         self._watch_wall()
         for connection in tuple(self.connections):
             connection.reconsider()
@@ -370,6 +423,8 @@ class Cell:
         if self.closed:
             return
         self.closed = True
+        if self.spread is not None:
+            self.spread.stop()
         self._sweep.cancel()
         if self._wall is not None:
             self._wall.cancel()
@@ -403,6 +458,11 @@ class Cell:
             yield {"used": part}
         for part in _parts(usage.refusals):
             yield {"refused": part}
+
+
+def _add(entry: list[int], more: Sequence[int]) -> None:
+    for i, count in enumerate(more):
+        entry[i] += count
 
 
 def _moved(entry: Sequence[int]) -> dict[str, int]:

@@ -86,7 +86,7 @@ class ClientEnd(End):
 
     def begin(self) -> None:
         destination = self.authorized.destination
-        refusal = self.owner.budget.open(self.meter, destination.host, self.loop.time())
+        refusal = self.owner.budget.open(self.meter, self.loop.time())
         if refusal is not None:
             # no HTTP yet: the connection ends, the record says why; it never counted, so nothing is given back
             self.state = DEAD

@@ -159,6 +159,7 @@ class Requests(Uploads):
             if end < 0:
                 return
             raw, self.buffer = self.buffer[:end], self.buffer[end:]
+            self.owner.catch_up()
             judged = self.heads.get(raw) or self._judged(raw)
         except ParseError as e:
             status = http_head.STATUS.get(e.reason) or status_of(e.reason)

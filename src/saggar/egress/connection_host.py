@@ -129,7 +129,7 @@ class Connection:
     async def _run(self, hello: ClientHello | None) -> None:
         try:
             self.address, self.port = self.sock.getsockname()[:2]
-            if not self.proxy:
+            if not self.proxy and not self.fixed:
                 self.fixed = self.cell.names.name_of(self.address)
             if hello is None:
                 await self._serve()

@@ -46,7 +46,7 @@ class _Kept:
 
 
 class SecretsClient:
-    """One for the broker process. `sock`: a SOCK_SEQPACKET socket to the secrets process."""
+    """One for each process of the broker's. `sock`: a SOCK_SEQPACKET socket to the secrets process."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, on_gone: Callable[[], None]) -> None:
         self._loop = loop
@@ -59,6 +59,18 @@ class SecretsClient:
         self.gone = False
         sock.setblocking(False)
         loop.add_reader(sock.fileno(), self._on_readable)
+
+    def share(self) -> socket.socket:
+        """A socket for another process of this broker's, which asks for itself. Raises OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            socket.send_fds(self._sock, [b'{"op":"peer"}'], [ours.fileno()])
+        except OSError:
+            theirs.close()
+            raise
+        finally:
+            ours.close()
+        return theirs
 
     def peek(self, cell: str, credential: str, host: str, date: str = "") -> Lease | None:
         """A lease that holds now, without asking; None where there is none."""

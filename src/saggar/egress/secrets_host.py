@@ -10,7 +10,8 @@ I4  Slow sources (command, vault, token endpoint) never hold up others; each cre
 supervisor → secrets: `{"op":"start","env":{…},"files":[…],"commands":bool,"network":bool}` first, once;
 `{"op":"add","cell","task","hosts":[pattern…],"secrets":[SecretSpec…]}`, answered by
 `{"event":"added","cell","ca":PEM}` (with a memfd of roots: and one of Java's trust store); `{"op":"remove","cell"}`; `{"op":"rotate","cell"}`: what was fetched is forgotten.
-broker → secrets: `{"op":"leaf","id","cell","host"}`, `{"op":"get","id","cell","credential","host","date"}`.
+broker → secrets: `{"op":"leaf","id","cell","host"}`, `{"op":"get","id","cell","credential","host","date"}`; `{"op":"peer"}` with a
+descriptor: the end of another process of the broker's, which may ask the same and is told what the broker is told.
 secrets → broker: `{"id","ok",…}`; `{"event":"forget","cell"}`: leases given for the cell are over. A file's watching
 descriptor (O_PATH) comes along by SCM_RIGHTS.
 """
@@ -89,10 +90,11 @@ def covers(pattern: str, host: str) -> bool:
 
 
 class Secrets:
-    """All cells of one broker. Every answer goes out with `send`, from whichever thread made it."""
+    """All cells of one broker. Every answer goes to whoever asked, from whichever thread made it."""
 
     def __init__(self, broker: socket.socket) -> None:
-        self._broker = broker
+        #: the broker first, then its further processes
+        self.peers = [broker]
         self._cells: dict[str, Cell] = {}
         self._env: dict[str, str] = {}
         self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="source")
@@ -116,47 +118,39 @@ class Secrets:
             held = {s["credential"]: Held(s) for s in message["secrets"]}
             self._cells[cell] = Cell(ca, message["hosts"], held)
             if old is not None:
-                self._send({"event": "forget", "cell": cell})
+                self._tell_all({"event": "forget", "cell": cell})
             return {"event": "added", "cell": cell, "ca": ca.pem}, _store(ca.pem, roots)
         if op == "remove":
             self._cells.pop(cell, None)
-            self._send({"event": "forget", "cell": cell})
+            self._tell_all({"event": "forget", "cell": cell})
         elif op == "rotate" and cell in self._cells:
             with self._gate:
                 for one in self._cells[cell].held.values():
                     one.epoch += 1
-                self._send({"event": "forget", "cell": cell})
+                self._tell_all({"event": "forget", "cell": cell})
         return None
 
     # broker's side
 
-    def ask(self, message: dict[str, Any]) -> None:
+    def ask(self, message: dict[str, Any], peer: socket.socket) -> None:
         """Answer one question of the broker, now or from a worker thread."""
         cell = self._cells.get(message["cell"])
         if cell is None:
-            self._fail(message, "no such task")
+            _fail(peer, message, "no such task")
         elif message["op"] == "leaf":
-            self._leaf(message, cell)
+            _leaf(peer, message, cell)
         elif message["op"] == "get":
             held = cell.held.get(message["credential"])
             if held is None or not covers(held.host, message["host"]):
-                self._fail(message, "the credential is not bound to this host")
+                _fail(peer, message, "the credential is not bound to this host")
             elif held.slow:
-                self._pool.submit(self._get, message, held)
+                self._pool.submit(self._get, message, held, peer)
             else:
-                self._get(message, held)
+                self._get(message, held, peer)
         else:
-            self._fail(message, "no such question")
+            _fail(peer, message, "no such question")
 
-    def _leaf(self, message: dict[str, Any], cell: Cell) -> None:
-        host = message["host"]
-        if not any(covers(p, host) for p in cell.hosts):
-            self._fail(message, "the host is not terminated for this task")
-            return
-        certificate, key = cell.ca.leaf(host)
-        self._send({"id": message["id"], "ok": True, "certificate": certificate, "key": key})
-
-    def _get(self, message: dict[str, Any], held: Held) -> None:
+    def _get(self, message: dict[str, Any], held: Held, peer: socket.socket) -> None:
         with held.lock:
             while True:
                 epoch = held.epoch
@@ -167,7 +161,7 @@ class Secrets:
                 with self._gate:
                     current = held.epoch == epoch
                     if current:
-                        self._send(answer, watch_fd)
+                        _send(peer, answer, watch_fd)
                 if watch_fd >= 0:
                     os.close(watch_fd)
                 if current:
@@ -248,13 +242,28 @@ class Secrets:
             os.close(reading.watch_fd)
         return reading.value
 
-    def _fail(self, message: dict[str, Any], text: str) -> None:
-        self._send({"id": message.get("id"), "ok": False, "error": text})
+    def _tell_all(self, message: dict[str, Any]) -> None:
+        for peer in self.peers:
+            _send(peer, message)
 
-    def _send(self, message: dict[str, Any], fd: int = -1) -> None:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))] if fd >= 0 else []
-        with suppress(OSError):
-            self._broker.sendmsg([json.dumps(message).encode()], rights)
+
+def _leaf(peer: socket.socket, message: dict[str, Any], cell: Cell) -> None:
+    host = message["host"]
+    if not any(covers(p, host) for p in cell.hosts):
+        _fail(peer, message, "the host is not terminated for this task")
+        return
+    certificate, key = cell.ca.leaf(host)
+    _send(peer, {"id": message["id"], "ok": True, "certificate": certificate, "key": key})
+
+
+def _fail(peer: socket.socket, message: dict[str, Any], text: str) -> None:
+    _send(peer, {"id": message.get("id"), "ok": False, "error": text})
+
+
+def _send(peer: socket.socket, message: dict[str, Any], fd: int = -1) -> None:
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))] if fd >= 0 else []
+    with suppress(OSError):
+        peer.sendmsg([json.dumps(message).encode()], rights)
 
 
 def _post(url: str, headers: list[tuple[str, str]], body: bytes, ca_file: str) -> tuple[int, bytes]:
@@ -300,22 +309,44 @@ def serve(control: socket.socket, broker: socket.socket) -> None:
     selector.register(broker, selectors.EVENT_READ)
     while True:
         # the supervisor first: what it adds or removes counts for a question that came at the same time
-        ready = sorted((key.fileobj for key, _ in selector.select()), key=lambda s: s is broker)
+        ready = sorted((key.fileobj for key, _ in selector.select()), key=lambda s: s is not control)
         for sock in ready:
-            data, fds, _, _ = socket.recv_fds(sock, MESSAGE_BYTES, 4)  # type: ignore[arg-type]  # only sockets were registered
-            if not data:
-                return
-            message = json.loads(data)
-            roots = ""
-            for fd in fds:
-                roots = os.pread(fd, os.fstat(fd).st_size, 0).decode("ascii", "ignore")
-                os.close(fd)
+            try:
+                data, fds, _, _ = socket.recv_fds(sock, MESSAGE_BYTES, 4, socket.MSG_CMSG_CLOEXEC)  # type: ignore[arg-type]  # only sockets were registered
+            except ConnectionResetError:
+                data, fds = b"", []  # it died with answers of ours unread
+            message = json.loads(data) if data else {}
+            if sock is control or sock is broker:
+                if not data:
+                    return
+            elif not data:
+                _part(secrets, selector, sock)  # type: ignore[arg-type]
+                continue
             if sock is control:
-                answer = secrets.control(message, roots)
+                answer = secrets.control(message, _text_of(fds))
                 if answer is not None:
                     _reply(control, *answer)
+            elif sock is broker and message["op"] == "peer":
+                peer = socket.socket(fileno=fds[0])
+                secrets.peers.append(peer)
+                selector.register(peer, selectors.EVENT_READ)
             else:
-                secrets.ask(message)
+                secrets.ask(message, sock)  # type: ignore[arg-type]
+
+
+def _part(secrets: Secrets, selector: selectors.BaseSelector, peer: socket.socket) -> None:
+    """A further process of the broker's is gone; what that means for the cell is the broker's to say."""
+    selector.unregister(peer)
+    secrets.peers.remove(peer)
+    peer.close()
+
+
+def _text_of(fds: list[int]) -> str:
+    text = ""
+    for fd in fds:
+        text = os.pread(fd, os.fstat(fd).st_size, 0).decode("ascii", "ignore")
+        os.close(fd)
+    return text
 
 
 def main() -> int:

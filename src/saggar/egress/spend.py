@@ -17,19 +17,18 @@ if TYPE_CHECKING:
 class Spend:
     """Of a connection to `name`. clock: monotonic seconds, the budget's own."""
 
-    __slots__ = ("_budget", "_clock", "_meter", "_name", "_open")
+    __slots__ = ("_budget", "_clock", "_meter", "_open")
 
     def __init__(self, budget: Budget, name: str, clock: Callable[[], float]) -> None:
         self._budget = budget
         self._clock = clock
-        self._name = name
         self._meter = budget.host(name, None, clock())
         self._open = False
 
     def open(self) -> Refusal | None:
         """One more connection, for one request at least."""
         now = self._clock()
-        refusal = self._budget.open(self._meter, self._name, now)
+        refusal = self._budget.open(self._meter, now)
         if refusal is None:
             self._open = True
         return refusal

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from saggar.egress.dial_host import Dialer
     from saggar.egress.http_head import RequestHead
     from saggar.egress.secrets_client_host import SecretsClient
+    from saggar.egress.shared_host import Shared
     from saggar.egress.shares_host import Share
 
     class CellPort(Protocol):
@@ -94,6 +95,8 @@ class Termination:
         self.canary: Canary | None = Canary(self._placeholders) if self._placeholders else None
         #: placeholder to (token, id of the rule whose endpoint issued it)
         self.issued: dict[str, tuple[str, str]] = {}
+        #: what other processes that serve the cell know too
+        self.shared: Shared | None = None
         self.budget = Budget(limits or Limits(), loop.time())
         self.turn = Turn(loop, port.commit)
         self.pool = Pool(loop)
@@ -183,14 +186,24 @@ class Termination:
 
     def issue(self, tokens: dict[str, str], rule: str) -> None:
         """Remember what a token endpoint gave; the oldest go beyond `MAX_ISSUED`."""
-        for placeholder, token in tokens.items():
-            self.issued[placeholder] = (token, rule)
-        while len(self.issued) > MAX_ISSUED:
-            del self.issued[next(iter(self.issued))]
+        fresh = {placeholder: (token, rule) for placeholder, token in tokens.items()}
+        if self.shared is not None:
+            self.issued = self.shared.issue(fresh, MAX_ISSUED)
+        else:
+            self.issued |= fresh
+            while len(self.issued) > MAX_ISSUED:
+                del self.issued[next(iter(self.issued))]
         self.expect(self._placeholders)
+
+    def catch_up(self) -> None:
+        """Know what token endpoints gave through the cell's other processes: before a request is judged."""
+        if self.shared is not None and self.shared.fresh:
+            self.issued = self.shared.issued()
+            self.expect(self._placeholders)
 
     def redeem(self, body: bytes, rule: str) -> bytes:
         """A request body for a token endpoint, with that endpoint's tokens in place of their placeholders."""
+        self.catch_up()
         for placeholder, (token, owner) in self.issued.items():
             if owner == rule and placeholder.encode() in body:
                 body = body.replace(placeholder.encode(), quote(token, safe="-._~").encode())

@@ -40,12 +40,14 @@ _SHOWN = frozenset({"host", "port", "method", "path", "query", "grant"})
 class BrokerPort:
     """`terminated_host.CellPort` over a broker's cell."""
 
-    __slots__ = ("_cell", "_emit", "_next", "_waiting", "budget", "dialer", "id", "share")
+    __slots__ = ("_cell", "_emit", "_next", "_step", "_waiting", "budget", "dialer", "id", "share", "shared")
 
     def __init__(self, cell: Cell, emit: Callable[[dict[str, object]], None]) -> None:
         self._cell = cell
         self._emit = emit
-        self._next = 0
+        self.shared = cell.shared
+        # the processes of a cell number their questions apart
+        self._next, self._step = (0, 1) if self.shared is None else (self.shared.index, self.shared.count)
         self._waiting: dict[str, asyncio.Future[str]] = {}
         self.id = cell.id
         self.dialer = cell.dialer
@@ -71,9 +73,9 @@ class BrokerPort:
 
     async def approve(self, decision: Decision) -> str:
         """`approved`, `denied`, `timeout`, `unattended` or `crowded`."""
-        if len(self._waiting) >= MAX_QUESTIONS:
+        if not self._may_wait():
             return "crowded"
-        self._next += 1
+        self._next += self._step
         number = f"{self.id}.{self._next}"
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
@@ -93,7 +95,14 @@ class BrokerPort:
             raise
         finally:
             del self._waiting[number]
+            if self.shared is not None:
+                self.shared.let_go()
             self._emit({"event": "unheld", "cell": self.id, "id": number})
+
+    def _may_wait(self) -> bool:
+        if self.shared is not None:
+            return self.shared.hold(MAX_QUESTIONS)
+        return len(self._waiting) < MAX_QUESTIONS
 
     def answer(self, number: str, verdict: str) -> None:
         """The supervisor's answer to a question; anything but `approved` is a no."""
@@ -116,6 +125,7 @@ class Terminated:
             share=port.share,
         )
         self._path.budget = port.budget  # one for the task, whichever path its bytes take
+        self._path.shared = port.shared
         self._approve(egress)
 
     def update(self, egress: dict[str, Any]) -> None:

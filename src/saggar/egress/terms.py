@@ -412,7 +412,7 @@ def compile_policy(
     except ParseError as e:
         raise UsageError(f"`egress.budget`: {e}") from None
     budget = json.loads(policy.budget) if policy.budget else {}
-    egress = {"allow": rules, "placeholders": placeholders, "budget": budget}
+    egress = {"allow": rules, "placeholders": placeholders, "budget": budget, "processes": policy.processes}
     return CompiledEgress(egress, tuple(specs), tuple(hosts), environment)
 
 

@@ -173,14 +173,16 @@ class EgressRule(Section):
 
 
 class EgressPolicy(Section):
-    """`[egress]`. Nothing listed is nothing allowed. budget: canonical JSON text, "" for none."""
+    """`[egress]`. Nothing listed is nothing allowed. budget: canonical JSON text, "" for none. processes: of the broker's,
+    that serve the task's connections."""
 
-    __slots__ = ("allow", "budget")
+    __slots__ = ("allow", "budget", "processes")
     allow: tuple[EgressRule, ...]
     budget: str
+    processes: int
 
-    def __init__(self, *, allow: tuple[EgressRule, ...] = (), budget: str = "") -> None:
-        self._set(allow=allow, budget=budget)
+    def __init__(self, *, allow: tuple[EgressRule, ...] = (), budget: str = "", processes: int = 1) -> None:
+        self._set(allow=allow, budget=budget, processes=processes)
 
     def to_json(self) -> dict[str, Any]:
         return {"allow": [r.to_json() for r in self.allow]}

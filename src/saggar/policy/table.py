@@ -424,6 +424,7 @@ ROOT = Table(
         Table(
             EgressPolicy,
             Key("budget", BUDGET, "what the whole task may use of the network"),
+            Key("processes", integer(1, 4), "processes that share the task's connections among them"),
             Key("allow", Tables(EGRESS_RULE, check_rules), "hosts that the command may reach"),
         ),
         "the way out",

@@ -28,17 +28,18 @@ _MESSAGE = 60 * 1024
 
 
 class BrokerLink:
-    """One broker process. says: called with each of its messages; died: called once."""
+    """One broker, and its further processes where a policy wants them. says: called with each of its messages; died: called once."""
 
-    __slots__ = ("_died", "_loop", "_says", "_sock", "pid")
+    __slots__ = ("_died", "_loop", "_says", "_sock", "_workers", "pid")
 
     def __init__(self, loop: Loop, says: Callable[[dict[str, Any]], None], died: Callable[[], None]) -> None:
         self._loop = loop
         self._says = says
         self._died = died
         self._sock, theirs = wire.pair()
+        self._workers: list[int] = []
         try:
-            self.pid = _spawn(theirs.fileno())
+            self.pid = _spawn(theirs.fileno(), "broker_host")
         finally:
             theirs.close()
         loop.add(self._sock.fileno(), POLLIN | POLLHUP, self._ready)
@@ -48,9 +49,12 @@ class BrokerLink:
         prepared = cell.prepared
         if prepared.terminating is not None:
             self._send({"op": "secrets", "cell": cell.id}, [prepared.terminating.secrets.broker.fileno()])
+        processes = prepared.policy.egress.processes
+        if processes > 1:
+            self._start_workers(processes - 1)
         rules = wire.memfd("saggar-rules", prepared.rules_json(prepared.policy.egress, cell.approvals))
         # open: the broker that serves a cell already may open no file
-        log = open_log(prepared.audit.path)
+        logs = [open_log(prepared.audit.path) for _ in range(processes)]
         message = {
             "op": "add",
             "cell": cell.id,
@@ -59,10 +63,22 @@ class BrokerLink:
             "listeners": cell.specs,
         }
         try:
-            self._send(message, [rules, log, *cell.listeners])
+            self._send(message, [rules, *logs, *cell.listeners])
         finally:
-            os.close(rules)
-            os.close(log)
+            for fd in (rules, *logs):
+                os.close(fd)
+
+    def _start_workers(self, wanted: int) -> None:
+        """So many further processes. The broker may run no program itself once it serves a cell."""
+        self._workers = [pid for pid in self._workers if not _reap(pid)]
+        while len(self._workers) < wanted:
+            ours, theirs = wire.pair()
+            try:
+                self._workers.append(_spawn(theirs.fileno(), "worker_host"))
+                self._send({"op": "worker", "cell": ""}, [ours.fileno()])
+            finally:
+                ours.close()
+                theirs.close()
 
     def update(self, cell: Cell, egress: EgressPolicy) -> None:
         """Swap the cell's rules; the broker answers `updated`. Raises OSError."""
@@ -110,17 +126,18 @@ class BrokerLink:
         if self._sock.fileno() >= 0:
             self._loop.remove(self._sock.fileno())
             self._sock.close()
-            _reap(self.pid)
+            for pid in (self.pid, *self._workers):
+                _reap(pid)
 
 
-def _spawn(fd: int) -> int:
+def _spawn(fd: int, module: str) -> int:
     inherited = os.dup(fd)
     os.set_inheritable(inherited, True)
     try:
         # posix_spawn: no copy of a large interpreter. Its own session: neither Ctrl-C nor Ctrl-Z is meant for it
         return os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-c", _BOOT, _package_root(), str(inherited)],
+            [sys.executable, "-I", "-c", _BOOT % module, _package_root(), str(inherited)],
             _environment(),
             setsid=True,
         )
@@ -132,7 +149,7 @@ def _spawn(fd: int) -> int:
 #: of another installation would answer; its directory then stands last, where nothing else in it hides a module of Python's own.
 _BOOT = (
     "import os, sys; root, fd = sys.argv[1:]; sys.path.insert(0, root); import saggar; del sys.path[0]; sys.path.append(root); "
-    "from saggar.egress.broker_host import main; code = main([fd]); sys.stderr.flush(); os._exit(code)"
+    "from saggar.egress.%s import main; code = main([fd]); sys.stderr.flush(); os._exit(code)"
 )
 
 
@@ -146,8 +163,9 @@ def _environment() -> dict[str, str]:
     return {name: os.environ[name] for name in keep if name in os.environ}
 
 
-def _reap(pid: int) -> None:
+def _reap(pid: int) -> bool:
+    """Collect a child if it has ended; whether it has."""
     try:
-        os.waitpid(pid, os.WNOHANG)
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
     except OSError:
-        return
+        return True

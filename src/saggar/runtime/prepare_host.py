@@ -275,7 +275,8 @@ class Prepared:
         # asked for when the first connection waits, which most runs never see
         from json import dumps, loads
 
-        return dumps({"egress": {**egress.to_json(), "budget": loads(egress.budget or "{}")}}).encode()
+        own = {"budget": loads(egress.budget or "{}"), "processes": egress.processes}
+        return dumps({"egress": {**egress.to_json(), **own}}).encode()
 
     def _open_grants(self) -> None:
         for path in self.policy.isolation.read:

@@ -144,6 +144,8 @@ def _egress(child: EgressPolicy, parent: EgressPolicy) -> Iterator[str]:
             yield f"egress.allow.{rule.host}"
     if not _budget_within(child.budget, parent.budget):
         yield "egress.budget"
+    if child.processes > parent.processes:
+        yield "egress.processes"
 
 
 def _reaches(rule: EgressRule, port: int, child: EgressPolicy, parent: EgressPolicy) -> bool:

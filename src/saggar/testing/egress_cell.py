@@ -83,13 +83,19 @@ control.recv(1)
 #: runs in namespaces of the broker's own: a DNS server that answers from a table and writes down what it was asked
 _OUTSIDE = r"""
 import ctypes, json, os, socket, struct, sys
-table, log, resolv, boot, fd = json.loads(sys.argv[1]), *sys.argv[2:]
+table, log, resolv, boot, fd, worker, fds = json.loads(sys.argv[1]), *sys.argv[2:7], sys.argv[7:]
 libc = ctypes.CDLL(None, use_errno=True)
 assert not libc.mount(b"none", b"/", None, 0x44000, None)
 assert not libc.mount(resolv.encode(), os.path.realpath("/etc/resolv.conf").encode(), None, 4096, None)
 with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as n:
     n.send(struct.pack("=IHHIIBBHiII", 32, 16, 5, 1, 0, 0, 0, 0, socket.if_nametoindex("lo"), 1, 1)); n.recv(4096)
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("127.0.0.1", 53))
+for one in fds:
+    if not os.fork():
+        s.close()
+        for other in {fd, *fds} - {one}: os.close(int(other))
+        os.execv(sys.executable, [sys.executable, "-I", "-c", worker, one])
+for one in fds: os.close(int(one))
 if os.fork():
     s.close()
     os.execv(sys.executable, [sys.executable, "-I", "-c", boot, fd])
@@ -136,6 +142,10 @@ while data := control.recv(4096):
 class EgressCell:
     """A context manager: the namespaces, a broker process serving them, its audit log and its events."""
 
+    #: of every cell; tests that hold for any number of processes set the one, and whom they try with the other
+    default_processes = 1
+    default_tweak = ""
+
     def __init__(
         self,
         rules: Sequence[EgressRule],
@@ -147,27 +157,32 @@ class EgressCell:
         budget: str = "",
         env: Mapping[str, str] | None = None,
         beside: EgressCell | None = None,
+        processes: int = 0,
     ) -> None:
         """answers: name to the answers that the host's resolver gives, one after the other; the broker then runs in
         namespaces of its own, where there is nothing but that resolver, and `queries` tells what it was asked.
         tweak: Python that runs in the broker before it starts, to shorten its time-outs. nofile: its limit of
         descriptors. env: the supervisor's environment, for rules with a credential (`EgressRule.http`); budget: as in
-        the policy. beside: a cell whose broker serves this one too."""
+        the policy. beside: a cell whose broker serves this one too. processes: that serve it, 0 takes
+        `EgressCell.default_processes`."""
         self._beside = beside
         self.control: socket.socket
         self.broker: subprocess.Popen[bytes]
         self.id: str = "c" if beside is None else f"{beside.id}c"
         self._answers = answers
-        self._tweak = tweak
+        self._tweak = self.default_tweak + tweak
         self._nofile = nofile
         self.rules = list(rules)
         self._budget = budget
         self._env = dict(env or {})
+        self._processes = processes or self.default_processes
         #: of the task's own CA, for clients inside; "" where no host is terminated
         self.ca_pem = ""
         #: variables of the cell: placeholders in place of keys
         self.environment: dict[str, str] = {}
         self.secrets: SecretsProcess | None = None
+        #: the broker's further processes
+        self.workers: list[subprocess.Popen[bytes]] = []
         self.events: list[dict[str, Any]] = []
         self._egress: dict[str, Any] = {}
         self._python = python
@@ -203,6 +218,8 @@ class EgressCell:
         self._stack.callback(_end, self.holder)
         theirs.close()
         _, descriptors, _, _ = socket.recv_fds(ours, 16, 253)
+        for fd in descriptors:
+            os.set_inheritable(fd, False)  # the secrets process, which starts next, would keep them open
         if len(descriptors) != len(specs):
             raise OSError("the namespaces could not be made")
         self._find_broker()
@@ -212,7 +229,7 @@ class EgressCell:
         if self._beside is None:
             self._start_broker()
         else:
-            self.control, self.broker = self._beside.control, self._beside.broker
+            self.control, self.broker, self.workers = self._beside.control, self._beside.broker, self._beside.workers
 
     def _start_broker(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -220,13 +237,17 @@ class EgressCell:
         boot = f"import sys; sys.path.insert(0, {_ROOT!r})\n{self._tweak}\n"
         if self._nofile:
             boot += f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({self._nofile},) * 2)\n"
+        worker = boot + "from saggar.egress.worker_host import main; main()"
         boot += "from saggar.egress.broker_host import main; main()"
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(self._processes - 1)]
+        fds = [theirs_.fileno() for _, theirs_ in pairs]
         argv = [self._python, "-I", "-c", boot, str(theirs.fileno())]
         if self._answers is not None:
             resolv = os.path.join(self.directory, "outside.conf")
             with open(resolv, "w", encoding="ascii") as f:
                 f.write("nameserver 127.0.0.1\n")
-            script = [json.dumps(self._answers), self._query_log, resolv, boot, str(theirs.fileno())]
+            script = [json.dumps(self._answers), self._query_log, resolv, boot, str(theirs.fileno()), worker]
+            script += map(str, fds)
             argv = [
                 "unshare",
                 "--user",
@@ -239,28 +260,39 @@ class EgressCell:
                 _OUTSIDE,
                 *script,
             ]
-        self.broker = subprocess.Popen(argv, pass_fds=[theirs.fileno()])
+        inside = self._answers is not None
+        self.broker = subprocess.Popen(argv, pass_fds=[theirs.fileno(), *(fds if inside else ())])
         self._stack.callback(_end, self.broker)
         theirs.close()
+        for ours_, theirs_ in pairs:
+            if not inside:
+                argv = [self._python, "-I", "-c", worker, str(theirs_.fileno())]
+                self.workers.append(subprocess.Popen(argv, pass_fds=[theirs_.fileno()]))
+                self._stack.callback(_end, self.workers[-1])
+            socket.send_fds(ours, [b'{"op":"worker","cell":""}'], [ours_.fileno()])
+            ours_.close()
+            theirs_.close()
 
     def _add(self, specs: Sequence[Any], descriptors: list[int]) -> None:
         ours = self.control
         add = {"op": "add", "cell": self.id, "task": "t", "audit": self.audit_path, "listeners": list(specs)}
         rules = self._compile(self.rules)
-        log = open_log(self.audit_path)
+        logs = [open_log(self.audit_path) for _ in range(self._processes)]
         if self.secrets is not None:
             socket.send_fds(
                 ours, [json.dumps({"op": "secrets", "cell": self.id}).encode()], [self.secrets.broker.fileno()]
             )
-        socket.send_fds(ours, [json.dumps(add).encode()], [rules, log, *descriptors])
-        for fd in (rules, log, *descriptors):
+        socket.send_fds(ours, [json.dumps(add).encode()], [rules, *logs, *descriptors])
+        for fd in (rules, *logs, *descriptors):
             os.close(fd)
         self.added = self.wait_event("added")
 
     def _compile(self, rules: Sequence[EgressRule]) -> int:
         """A memfd with what the broker is told; starts the secrets process where a rule needs it."""
         made = compile_policy(
-            EgressPolicy(allow=tuple(rules), budget=self._budget), random=os.urandom, read_ca=_read_text
+            EgressPolicy(allow=tuple(rules), budget=self._budget, processes=self._processes),
+            random=os.urandom,
+            read_ca=_read_text,
         )
         if made.hosts:
             if self.secrets is None:
@@ -307,6 +339,10 @@ class EgressCell:
     def remove(self) -> dict[str, Any]:
         self.control.send(json.dumps({"op": "remove", "cell": self.id}).encode())
         return self.wait_event("removed")
+
+    def pids(self) -> list[int]:
+        """The broker's processes, the first one first (without `answers`: with them, others are not known)."""
+        return [self.broker.pid, *(worker.pid for worker in self.workers)]
 
     def queries(self) -> list[str]:
         """What the host's resolver was asked for, each `TYPE NAME`."""

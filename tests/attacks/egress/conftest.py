@@ -61,6 +61,18 @@ def rules(tls_upstream, http_upstream):
     ]
 
 
+#: every connection to the second of two processes, also the first one, for which the worker has to start
+_ALL_AWAY = "import saggar.egress.workers_host as w; w.Spread._load = lambda self, number: number == 0\n"
+
+
+@pytest.fixture(params=["one process", "a worker"])
+def anywhere(request, monkeypatch):
+    """Runs a test twice: by the broker's first process, and by another that it hands each connection to."""
+    if request.param == "a worker":
+        monkeypatch.setattr(EgressCell, "default_processes", 2)
+        monkeypatch.setattr(EgressCell, "default_tweak", _ALL_AWAY)
+
+
 @pytest.fixture
 def cell(rules):
     with EgressCell(rules) as cell:

@@ -9,6 +9,7 @@ from saggar.egress.alerts import ACCESS_DENIED
 from saggar.testing import client_hello as h
 from saggar.testing.egress_cell import EgressCell
 
+pytestmark = pytest.mark.usefixtures("anywhere")
 ELSEWHERE = "203.0.113.9"
 GET = b"GET / HTTP/1.1\r\nHost: api.allowed.test\r\nConnection: close\r\n\r\n"
 

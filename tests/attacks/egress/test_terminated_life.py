@@ -15,6 +15,7 @@ from saggar.policy.model import EgressRule
 from saggar.testing.egress_cell import EgressCell
 from saggar.testing.upstream import Upstream
 
+pytestmark = pytest.mark.usefixtures("anywhere")
 HOST = "api.allowed.test"
 SECRET = "real-secret-value-0123456789"
 BEARER = {"credential": {"source": "env:REAL", "env": "KEY"}}

@@ -12,7 +12,7 @@ def test_requests_per_task_survive_new_connections():
     budget = Budget(Limits(requests=3), 0.0)
     for _ in range(3):
         host = budget.host("a.test", NONE, 0.0)
-        assert budget.open(host, "a.test", 0.0) is None
+        assert budget.open(host, 0.0) is None
         assert budget.request(host, 0.0) is None
         budget.close(host)
     refusal = budget.request(budget.host("b.test", NONE, 0.0), 0.0)
@@ -67,12 +67,12 @@ def test_bytes_down():
 def test_connections_and_hosts():
     budget = Budget(Limits(connections=2, hosts=1), 0.0)
     a = budget.host("a.test", NONE, 0.0)
-    assert budget.open(a, "a.test", 0.0) is None
-    assert budget.open(budget.host("b.test", NONE, 0.0), "b.test", 0.0).reason == "budget_hosts"
-    assert budget.open(a, "a.test", 0.0) is None
-    assert budget.open(a, "a.test", 0.0).reason == "budget_connections"
+    assert budget.open(a, 0.0) is None
+    assert budget.open(budget.host("b.test", NONE, 0.0), 0.0).reason == "budget_hosts"
+    assert budget.open(a, 0.0) is None
+    assert budget.open(a, 0.0).reason == "budget_connections"
     budget.close(a)
-    assert budget.open(a, "a.test", 0.0) is None
+    assert budget.open(a, 0.0) is None
 
 
 def test_wall():
@@ -80,7 +80,7 @@ def test_wall():
     host = budget.host("a.test", NONE, 5.0)
     assert budget.request(host, 14.9) is None
     assert budget.request(host, 15.0).reason == "budget_wall"
-    assert budget.open(host, "a.test", 15.0).reason == "budget_wall"
+    assert budget.open(host, 15.0).reason == "budget_wall"
 
 
 def test_tighter_limits_of_a_later_policy_keep_the_counters():

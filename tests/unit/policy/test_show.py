@@ -55,6 +55,9 @@ mode = "copy-on-write"  # default
 protect = []            # default
 unsafe_broad = false    # default
 
+[egress]
+processes = 1  # default
+
 [[egress.allow]]
 host = "api.allowed.test"      # saggar.toml:5
 ports = [443]                  # default

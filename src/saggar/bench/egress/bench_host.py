@@ -60,9 +60,10 @@ for line in sys.stdin:
 
 
 class Bench:
-    """progress is called with each row as it is made."""
+    """progress is called with each row as it is made. processes: of the broker's, for each cell."""
 
-    def __init__(self, progress: Callable[[Row], None] | None = None) -> None:
+    def __init__(self, progress: Callable[[Row], None] | None = None, processes: int = 1) -> None:
+        self._processes = processes
         self._progress = progress or (lambda _: None)
         self._cursor = 0
 
@@ -78,7 +79,9 @@ class Bench:
             if not wanted or resolution.name in wanted:
                 rows.append(self._resolution(resolution))
                 self._progress(rows[-1])
-        return rows + TerminatedBench(self._progress).run([a for a in ATTACKS if not wanted or a.name in wanted])
+        return rows + TerminatedBench(self._progress, self._processes).run(
+            [a for a in ATTACKS if not wanted or a.name in wanted]
+        )
 
     # -- the real cell -------------------------------------------------------------------------------------------------
 
@@ -94,7 +97,9 @@ class Bench:
                 EgressRule(id="b-plain", host="b.allowed.test", ports=(80,), connect_to=http.address),
                 EgressRule(id="wild", host="*.wild.test", connect_to=tls.address),
             )
-            policy = Policy(egress=EgressPolicy(allow=rules), workspace=WorkspacePolicy(mode="none"))
+            policy = Policy(
+                egress=EgressPolicy(allow=rules, processes=self._processes), workspace=WorkspacePolicy(mode="none")
+            )
             import saggar
 
             async with await saggar.spawn(["python3", "-c", _AGENT], policy, timeout_s=1200) as process:
@@ -200,12 +205,13 @@ class Bench:
 
     # -- a cell whose broker has a resolver of ours --------------------------------------------------------------------
 
-    @staticmethod
-    def _resolution(resolution: Resolution) -> Row:
+    def _resolution(self, resolution: Resolution) -> Row:
         row = Row(resolution.name, resolution.row)
         rule = EgressRule(id="r", host="api.allowed.test")
         try:
-            with EgressCell([rule], answers={"api.allowed.test": resolution.answers}) as cell:
+            with EgressCell(
+                [rule], answers={"api.allowed.test": resolution.answers}, processes=self._processes
+            ) as cell:
                 with cell.connect("203.0.113.9", 443) as sock:
                     sock.sendall(h.hello())
                     reply = b""

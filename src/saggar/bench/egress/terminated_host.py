@@ -55,9 +55,10 @@ for line in sys.stdin:
 
 
 class TerminatedBench:
-    """progress is called with each row as it is made."""
+    """progress is called with each row as it is made. processes: of the broker's, for the cell."""
 
-    def __init__(self, progress: Callable[[Row], None]) -> None:
+    def __init__(self, progress: Callable[[Row], None], processes: int = 1) -> None:
+        self._processes = processes
         self._progress = progress
 
     def run(self, attacks: Iterable[Attack]) -> list[Row]:
@@ -79,7 +80,9 @@ class TerminatedBench:
                 EgressRule(id=id_, host=host, connect_to=upstream.address, http=json.dumps({"ca": pki.ca_file, **http}))
                 for id_, host, http in TERMS
             )
-            policy = Policy(egress=EgressPolicy(allow=rules), workspace=WorkspacePolicy(mode="none"))
+            policy = Policy(
+                egress=EgressPolicy(allow=rules, processes=self._processes), workspace=WorkspacePolicy(mode="none")
+            )
             async with await saggar.spawn(["python3", "-c", _AGENT], policy, timeout_s=1200) as process:
                 self._log = os.path.join(directory, "state", "runs", process.id, "audit.jsonl")
                 self._cursor = 0
