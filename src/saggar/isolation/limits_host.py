@@ -40,6 +40,11 @@ if TYPE_CHECKING:
 
 POLL_S = 0.05
 
+# RLIMIT_DATA in memory limits, where memory is watched.
+_DATA_TIMES = 4
+# A process seen with this share of it mapped, that then failed, failed at it; allocators ask for less than the rest at a time.
+_DATA_FULL = 15 / 16
+
 _CONTROLLERS = ("pids", "memory", "cpu")
 _SIGXFSZ = 25
 _BY_NPROC = "RLIMIT_NPROC in the cell's user namespace"
@@ -147,7 +152,7 @@ class Limits:
         """
         limits = [(RLIMIT_CORE, 0), (RLIMIT_FSIZE, self._policy.disk_bytes)]
         if self._memory is not None:
-            limits.append((RLIMIT_DATA, 4 * self._policy.memory_bytes))
+            limits.append((RLIMIT_DATA, _DATA_TIMES * self._policy.memory_bytes))
         if own_namespace and self.nproc is not None:
             limits.append((RLIMIT_NPROC, self.nproc))
         return tuple(limits)
@@ -295,6 +300,10 @@ class Limits:
         breach = self._oom()
         if breach is not None:
             return breach
+        data_bytes = _DATA_TIMES * self._policy.memory_bytes
+        if self._memory is not None and self._memory.reserved >= _DATA_FULL * data_bytes:
+            note = "a process had mapped as much as RLIMIT_DATA lets it, four times the limit"
+            return Breach("memory", used=self._memory.reserved, allowed=data_bytes, note=note)
         if signal == _SIGXFSZ:
             allowed = self._policy.disk_bytes
             return Breach("disk", used=allowed, allowed=allowed, note="one file reached the limit (SIGXFSZ)")

@@ -126,10 +126,13 @@ class MemoryWatch:
         "_tmpfs",
         "_total",
         "peak",
+        "reserved",
     )
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        #: the most that one process had mapped as data, used or not: what RLIMIT_DATA counts
+        self.reserved = 0
         self._tmpfs: list[int] = []
         self._internal = internal_tmpfs()
         self._held = 0
@@ -154,7 +157,9 @@ class MemoryWatch:
         """Bytes used, an upper bound while it is below the limit; exact where it is above."""
         self._host = keyed(read("/proc/meminfo"))
         self._search(now, pids)
-        bound = [memory_of_status(keyed(read(f"/proc/{pid}/status"))) for pid in pids]
+        seen = [keyed(read(f"/proc/{pid}/status")) for pid in pids]
+        self.reserved = max([self.reserved, *(KIB * status.get("VmData", 0) for status in seen)])
+        bound = [memory_of_status(status) for status in seen]
         used = total_memory(bound, tmpfs=self._tmpfs_bytes(), held=self._held)
         if used > self._limit:
             if now < self._next_exact:

@@ -98,6 +98,28 @@ def test_memory_hogs_end_with_cause_memory(bwrap: str, means: str, hog: str) -> 
     _wait_until(lambda: _available() > before - 300 * MIB)
 
 
+RESERVE = """
+import mmap, time
+kept = []
+try:
+    while True: kept.append(mmap.mmap(-1, 8 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+except OSError as error:
+    print(error.errno)
+time.sleep(0.3)
+"""
+
+
+def test_who_fails_for_want_of_addresses_where_memory_is_watched_ends_with_cause_memory(
+    bwrap: str, monkeypatch
+) -> None:
+    """RLIMIT_DATA refuses what was never touched: the watchdog sees no memory used, and the program has an error without a cause.
+    (Who copes and exits with 0 has no cause: the launcher asks only after a failure.)"""
+    _without_groups(monkeypatch)
+    ended = _run(bwrap, LimitsPolicy(memory_bytes=200 * MIB), RESERVE + "raise SystemExit(1)")
+    assert (ended.code, ended.out, ended.breach) == (1, "12\n", None)
+    assert (ended.cause.limit, ended.cause.allowed) == ("memory", 800 * MIB)
+
+
 @pytest.mark.parametrize("program", FRUGAL)
 def test_frugal_programs_live(bwrap: str, means: str, program: str) -> None:
     ended = _run(bwrap, LimitsPolicy(memory_bytes=200 * MIB), ALLOCATE + FRUGAL[program] + "\nprint('lived')")
