@@ -301,7 +301,7 @@ def test_vault_that_is_slow(monkeypatch, said):
 
 def test_vault_with_a_foreign_certificate(tmp_path):
     ca, other = TaskCa("vault", time.time()), TaskCa("other", time.time())
-    leaf, key = ca.leaf("localhost", time.time())
+    leaf, key = ca.leaf("localhost")
     (tmp_path / "leaf.pem").write_text(leaf + key)
     (tmp_path / "ca.pem").write_text(other.pem)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
