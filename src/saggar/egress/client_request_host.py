@@ -124,6 +124,9 @@ class Requests(Uploads):
     def ended(self) -> None:
         if self.state == SOCKET and self.upstream is not None:
             self.upstream.finish()
+            if self.upstream is not None and self.upstream.eof:
+                # the upstream was the first to end: nobody says anything any more
+                self.depart()
         elif self.state in (WAIT, HOLD) and not self.asking:
             # half-closed: the answer still goes out
             self._keep = False

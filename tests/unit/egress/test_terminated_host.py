@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import socket
@@ -695,6 +696,24 @@ def test_websocket_both_ways():
         assert tail == b"\x88\x02\x03\xf0"
         assert rig.port.records[-1].reason == "canary"
         assert b"".join(rig_box) == masked(b"to you")
+
+
+def test_websocket_whose_upstream_ends_first_is_over_with_the_client():
+    def script(request, conn):
+        ws_server_head = ws_server(b"\x88\x00")
+        conn.settimeout(0.01)
+        with contextlib.suppress(TimeoutError):
+            ws_server_head(request, conn)
+        conn.settimeout(20)
+
+    with Rig(script, {**BEARER, "websocket": True}) as rig:
+        conn = rig.connect()
+        conn.sendall(ws_request(rig))
+        while conn.recv(4096):
+            pass
+        assert rig.call(lambda: [c.upstream.eof for c in rig.termination.clients]) == [True]
+        conn.close()
+        wait_for(lambda: not rig.call(lambda: len(rig.termination.clients)))
 
 
 def test_websocket_never_brings_the_secret_back():
