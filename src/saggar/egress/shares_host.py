@@ -61,6 +61,10 @@ def _wake(ready: asyncio.Future[None]) -> None:
         ready.set_result(None)
 
 
+def _nothing() -> None:
+    """It is watched still."""
+
+
 class Share:
     """One cell's part of the loop. Who works for a cell asks `spent` first, parks what must wait, and says what it took."""
 
@@ -119,23 +123,41 @@ class Share:
         return len(self.held) >= FEW and len(self.held) >= self._all.places_left()
 
     def renew(self) -> None:
-        """A new round."""
-        if not self.paced:
-            self.spent = False
+        """A new round: first what had to wait in the last one."""
+        if self.paced:
+            return
+        self.spent = False
+        parked = self._parked
+        try:
+            for _ in range(len(parked)):
+                if self.spent or not parked:
+                    return
+                _, callback = parked.pop(next(iter(parked)))
+                callback()
+        finally:
+            if parked and not self.spent:
+                self.loop.call_soon(self.renew)
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def park(self, fd: int, callback: Callable[..., object], *args: Any) -> None:
-        """`callback` is a reader of `fd` and the cell has no turn: while paced, call it with the next one, and watch again."""
+        """`callback` is a reader of `fd` and the cell has no turn: call it with the next one. While paced `fd` is not watched.
+
+        Without it a socket that was reset would be told of once: libuv stops watching what has an error.
+        """
+        watch: Callable[[], object] = _nothing
         if self.paced:
             self.loop.remove_reader(fd)
-            self._parked[fd, False] = partial(self.loop.add_reader, fd, callback, *args), partial(callback, *args)
+            watch = partial(self.loop.add_reader, fd, callback, *args)
+        self._parked[fd, False] = watch, partial(callback, *args)
 
     def park_writer(self, fd: int, callback: Callable[[], object]) -> None:
         """The same for a writer."""
+        watch: Callable[[], object] = _nothing
         if self.paced:
             self.loop.remove_writer(fd)
-            self._parked[fd, True] = partial(self.loop.add_writer, fd, callback), callback
+            watch = partial(self.loop.add_writer, fd, callback)
+        self._parked[fd, True] = watch, callback
 
     def drop(self, fd: int) -> None:
         """`fd` is not read or written any longer: it may soon be another connection's."""
@@ -181,11 +203,11 @@ class Share:
                 self.spent = self.paced
 
     def release(self) -> None:
-        """No longer paced: everything is watched again. What is ready is reported by the next round."""
-        self.paced = self.spent = False
-        parked, self._parked = self._parked, {}
-        for watch, _ in parked.values():
+        """No longer paced: everything is watched again, and has its turn in the next rounds."""
+        self.paced = False
+        for watch, _ in self._parked.values():
             watch()
+        self.loop.call_soon(self.renew)
 
     def close(self) -> None:
         """The cell is gone; its sockets are closed by whoever owns them."""

@@ -50,6 +50,49 @@ def test_a_share_is_spent_and_renewed_with_the_round():
     uvloop.run(main())
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_reset_that_is_told_in_a_spent_round_is_not_lost(closed):
+    """libuv tells it once. Who has closed the socket by then is left alone."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        share = Shares(loop).join()
+        (first, far_first), (second, far_second) = tcp_pair(), tcp_pair()
+        told = []
+        met = []
+
+        def busy():
+            first.recv(10)
+            share.take(ROUND_NS)
+
+        def reset():
+            if share.spent:
+                met.append(1)
+                share.park(second.fileno(), reset)
+                if closed:
+                    share.drop(second.fileno())
+                return
+            with pytest.raises(ConnectionResetError):
+                second.recv(10)
+            told.append(1)
+            loop.remove_reader(second)
+
+        loop.add_reader(first, busy)
+        loop.add_reader(second, reset)
+        await asyncio.sleep(0)
+        far_first.send(b"x")
+        far_second.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        far_second.close()
+        await asyncio.sleep(0.05)
+        assert met == [1]
+        assert told == ([] if closed else [1])
+        for sock in (first, second, far_first):
+            loop.remove_reader(sock)
+            sock.close()
+
+    uvloop.run(main())
+
+
 def test_a_cell_that_works_alone_is_not_paced():
     async def main():
         clock = Clock()
