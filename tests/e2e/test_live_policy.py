@@ -179,8 +179,9 @@ def test_following_ends_with_an_interrupt_and_with_the_run(saggar):
     import signal
 
     with saggar.start("run", "-q", "--", "python3", "-c", ASK) as task:
+        # answered, so the run is there to be followed
+        assert ask(task, "http://evil.test/") == "refused"
         with saggar.start("egress", "log", "--follow") as follow:
-            assert ask(task, "http://evil.test/") == "refused"
             assert "host_not_listed" in follow.stdout.readline()
             follow.send_signal(signal.SIGINT)
             assert follow.wait(20) == 130
