@@ -63,10 +63,14 @@ TERMS = {
 }
 
 
-def cpu_s(pid):
-    with open(f"/proc/{pid}/stat", encoding="ascii") as f:
-        fields = f.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * TICK_S
+def cpu_s(way):
+    """Of all its processes together."""
+    ticks = 0
+    for pid in way.pids:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as f:
+            fields = f.read().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks * TICK_S
 
 
 def rss_mb(pid):
@@ -88,11 +92,11 @@ def _round(pair, way, seconds):
     values = {}
 
     def cost(load, per):
-        if way.pid is None:
+        if not way.pids:
             return load(), 0.0
-        before = cpu_s(way.pid)
+        before = cpu_s(way)
         answer = load()
-        return answer, (cpu_s(way.pid) - before) / answer["requests"] * per
+        return answer, (cpu_s(way) - before) / answer["requests"] * per
 
     busy, values["cpu_us_per_request"] = cost(lambda: pair.load(way, 16, seconds), 1e6)
     values["keepalive_per_s"] = busy["rate"]
@@ -113,7 +117,7 @@ def report(found, ways):
     direct = middle["direct"]
     for way in ways:
         values = middle[way.name]
-        if way.pid is None:
+        if not way.pids:
             continue
         middle[way.name] = {
             "keepalive_ratio": values["keepalive_per_s"] / direct["keepalive_per_s"],
@@ -126,7 +130,7 @@ def report(found, ways):
                 else {}
             ),
             **values,
-            "rss_mb": rss_mb(way.pid),
+            "rss_mb": sum(map(rss_mb, way.pids)),
         }
     return middle
 
@@ -135,7 +139,7 @@ def show(result, goals):
     for name, values in result.items():
         print(f"{name}:")
         for key, value in values.items():
-            goal = goals.get(key) if name == "saggar" else None
+            goal = goals.get(key) if name.startswith("saggar") else None
             verdict = ""
             if goal is not None:
                 met = [value >= g if goal[2] == "least" else value <= g for g in goal[:2]]
@@ -145,14 +149,19 @@ def show(result, goals):
 
 
 @contextlib.contextmanager
-def cell(pki, port, *, terminated):
+def cell(pki, port, *, terminated, processes):
     """The way through a cell and our broker."""
     http = json.dumps({**TERMS, "ca": pki.ca_file}) if terminated else ""
     rules = [EgressRule(id="bench", host=NAME, connect_to=("127.0.0.1", port), http=http)]
-    with EgressCell(rules, env={"BENCH_KEY": "sk-" + "R" * 48}) as made:
+    with EgressCell(rules, env={"BENCH_KEY": "sk-" + "R" * 48}, processes=processes) as made:
         field = f"Authorization: Bearer {made.environment['KEY']}" if terminated else ""
         yield SimpleNamespace(
-            name="saggar", prefix=made.argv(), base=f"https://{NAME}", proxy="", field=field, pid=made.broker.pid
+            name="saggar" if processes == 1 else f"saggar with {processes} processes",
+            prefix=made.argv(),
+            base=f"https://{NAME}",
+            proxy="",
+            field=field,
+            pids=made.pids(),
         )
 
 
@@ -162,9 +171,12 @@ def run(pair, directory, options):
     with contextlib.ExitStack() as stack:
         stack.enter_context(pair.server(port, pki.chain_file))
         ways = [
-            SimpleNamespace(name="direct", prefix=[], base=f"https://127.0.0.1:{port}", proxy="", field="", pid=None)
+            SimpleNamespace(name="direct", prefix=[], base=f"https://127.0.0.1:{port}", proxy="", field="", pids=())
         ]
-        ways.append(stack.enter_context(cell(pki, port, terminated=options.terminated)))
+        ways += [
+            stack.enter_context(cell(pki, port, terminated=options.terminated, processes=n))
+            for n in sorted({1, options.processes})
+        ]
         for name in options.peers:
             try:
                 ways.append(stack.enter_context(peer(name, f"{directory}/{name}", port)))
@@ -182,6 +194,9 @@ def main():
     parser.add_argument("--seconds", type=int, default=2, help="of each load; wrk knows whole ones")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--terminated", action="store_true", help="measure a host whose requests are read")
+    parser.add_argument(
+        "--processes", type=int, choices=(1, 2, 3, 4), default=1, help="of the broker's; more than one is beside one"
+    )
     parser.add_argument("--upstream", choices=PAIRS, default="light", help="server and client: nginx and wrk, or Go's")
     parser.add_argument(
         "--peers",

@@ -150,4 +150,4 @@ def peer(name, directory, upstream):
     with running(argv, port) as process:
         base = f"https://127.0.0.1:{upstream if connect else port}"
         proxy = f"http://127.0.0.1:{port}" if connect else ""
-        yield SimpleNamespace(name=name, prefix=[], base=base, proxy=proxy, field="", pid=process.pid)
+        yield SimpleNamespace(name=name, prefix=[], base=base, proxy=proxy, field="", pids=(process.pid,))

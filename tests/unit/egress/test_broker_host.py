@@ -186,3 +186,10 @@ def test_it_cannot_be_dumped_and_has_nothing_of_the_environment(control):
     # not dumpable: its files in /proc are root's
     assert os.stat(f"/proc/{pid}/environ").st_uid == 0
     assert os.getsid(pid) == pid
+
+
+@pytest.mark.parametrize("processes", [0, 5, 2, "2", True, 1.5])
+def test_processes_that_cannot_be_had_are_fatal(control, processes):
+    """Two need a worker first, which nobody started here."""
+    event = control.add(policy={"egress": {"allow": [], "processes": processes}})
+    assert (event["event"], event["cause"][:14]) == ("fatal", "control_failed")

@@ -304,3 +304,9 @@ def test_two_bodies_at_a_time_have_each_its_own_parent(tmp_path, monkeypatch):
     ):
         told = [pool.submit(s.call, name, n=1) for s, name in ((one, "start_child"), (two, "start_later"))]
         assert [t.result().value for t in told] == [[one.id], [two.id]]
+
+
+def test_a_child_has_no_more_processes_than_its_parent():
+    two = parse("[egress]\nprocesses = 2\n", "child")
+    assert "egress.processes" in wider(two, parse("", "parent"), {})
+    assert "egress.processes" not in wider(two, two, {})
