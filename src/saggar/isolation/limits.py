@@ -25,8 +25,8 @@ BLOCK_BYTES = 4096
 # A tmpfs inode costs about 0.7 KiB of slab and a dentry 0.2 KiB (slabinfo, Linux 6.18, x86_64).
 TMPFS_INODE_BYTES = 1024
 
-# bubblewrap's outer process and its init are in the tree but not the user's.
-OWN_TASKS = 2
+# Saggar's and bubblewrap's processes are in the tree but not the user's: pid 1, and the keeper of a cell at a terminal.
+OWN_TASKS = 1
 
 # A tree that stands at its limit for this long with forks failing is a fork bomb; shorter, and a program that copes
 # would be killed.

@@ -68,6 +68,7 @@ class Limits:
         "_first",
         "_groups",
         "_memory",
+        "_own",
         "_pinned",
         "_policy",
         "_saturation",
@@ -77,8 +78,11 @@ class Limits:
         "holdings",
     )
 
-    def __init__(self, policy: LimitsPolicy, groups: dict[str, Group], holdings: dict[str, Holding]) -> None:
+    def __init__(
+        self, policy: LimitsPolicy, groups: dict[str, Group], holdings: dict[str, Holding], own: int = OWN_TASKS
+    ) -> None:
         self._policy = policy
+        self._own = own
         self._groups = groups
         self.holdings = holdings
         self._born_in = ""
@@ -97,11 +101,14 @@ class Limits:
             self._memory = MemoryWatch(policy.memory_bytes)
 
     @classmethod
-    def open(cls, policy: LimitsPolicy, run_id: str, *, root: bool, disk_on_host: bool = False) -> Limits:
+    def open(
+        cls, policy: LimitsPolicy, run_id: str, *, root: bool, disk_on_host: bool = False, own: int = OWN_TASKS
+    ) -> Limits:
         """Makes what can be made.
 
         root: the caller is root, and the cell runs as another user. disk_on_host: the cell may write into a directory on
         the host's own file system (a copy-on-write layer or a read-write workspace), not only into sized tmpfs mounts.
+        own: how many processes in the tree are not the user's.
 
         Raises: `Unenforceable` with cause and remedy when a limit would be `none`, or only watched while
         `policy.require` is `enforced`; then nothing is left behind.
@@ -109,13 +116,13 @@ class Limits:
         groups: dict[str, Group] = {}
         causes: dict[str, str] = {}
         for controller, place in cgroups.places(_CONTROLLERS).items():
-            cause = _make(controller, place, run_id, policy, groups)
+            cause = _make(controller, place, run_id, policy, groups, own)
             if cause:
                 causes[controller] = cause
         holdings = {h.limit: h for h in _holdings(policy, groups, causes, root=root, disk_on_host=disk_on_host)}
         try:
             _refuse(policy, holdings.values())
-            return cls(policy, groups, holdings)
+            return cls(policy, groups, holdings, own)
         except BaseException:
             _close_all(groups)
             raise
@@ -133,7 +140,7 @@ class Limits:
     @property
     def nproc(self) -> int | None:
         """RLIMIT_NPROC to set in the first process once it has entered its own new user namespace, or None."""
-        return self._policy.tasks + OWN_TASKS if self.holdings["tasks"].by == _BY_NPROC else None
+        return self._policy.tasks + self._own if self.holdings["tasks"].by == _BY_NPROC else None
 
     @property
     def tmpfs_inodes(self) -> int:
@@ -247,7 +254,7 @@ class Limits:
 
     def _full(self, count: int) -> bool:
         """A bomb's processes come and go, so a few are missing in any one sample."""
-        return count - OWN_TASKS >= self._policy.tasks * 0.97
+        return count - self._own >= self._policy.tasks * 0.97
 
     def _poll_tree(self, now: float) -> Breach | None:
         disks = [d for d in self._disk if d.due(now)]
@@ -263,8 +270,8 @@ class Limits:
                 return Breach("memory", used=used, allowed=self._policy.memory_bytes, note=low)
         if "pids" not in self._groups:
             count = watch_host.tasks(pids)
-            self._task_peak = max(self._task_peak, count - OWN_TASKS)
-            if count - OWN_TASKS > self._policy.tasks or self._saturation.seen(now, full=self._full(count)):
+            self._task_peak = max(self._task_peak, count - self._own)
+            if count - self._own > self._policy.tasks or self._saturation.seen(now, full=self._full(count)):
                 return self._tasks_breach(f"{count} tasks were seen, forks failing at the limit")
         return self._count_disks(now, disks, pids) if disks else None
 
@@ -336,7 +343,7 @@ class Limits:
     def _tasks_most(self) -> int:
         group = self._groups.get("pids")
         if group is not None:
-            return max(group.number("pids.peak") - OWN_TASKS, 0)  # Linux 6.1, version 2 only until 6.10
+            return max(group.number("pids.peak") - self._own, 0)  # Linux 6.1, version 2 only until 6.10
         return self._task_peak
 
     def close(self) -> bool:
@@ -347,7 +354,9 @@ class Limits:
         return _close_all(self._groups)
 
 
-def _make(controller: str, place: Place, run_id: str, policy: LimitsPolicy, groups: dict[str, Group]) -> str:
+def _make(  # noqa: PLR0917  # one caller, above
+    controller: str, place: Place, run_id: str, policy: LimitsPolicy, groups: dict[str, Group], own: int
+) -> str:
     """Adds the controller's group with its limit to `groups`; gives the cause where that failed."""
     if not place.parent:
         return place.cause
@@ -358,7 +367,7 @@ def _make(controller: str, place: Place, run_id: str, policy: LimitsPolicy, grou
     except OSError as error:
         return f"cannot make a cgroup for `{controller}`: {error.strerror}"
     try:
-        _SETTERS[controller](group, policy)
+        _SETTERS[controller](group, policy, own)
     except OSError as error:
         if shared is None:
             group.close()
@@ -367,7 +376,7 @@ def _make(controller: str, place: Place, run_id: str, policy: LimitsPolicy, grou
     return ""
 
 
-def _set_memory(group: Group, policy: LimitsPolicy) -> None:
+def _set_memory(group: Group, policy: LimitsPolicy, _own: int) -> None:
     if group.version == 2:
         group.set("memory.max", policy.memory_bytes)
         if group.has("memory.swap.max"):
@@ -382,11 +391,11 @@ def _set_memory(group: Group, policy: LimitsPolicy) -> None:
         group.set("memory.swappiness", 0)
 
 
-def _set_pids(group: Group, policy: LimitsPolicy) -> None:
-    group.set("pids.max", policy.tasks + OWN_TASKS)
+def _set_pids(group: Group, policy: LimitsPolicy, own: int) -> None:
+    group.set("pids.max", policy.tasks + own)
 
 
-def _set_cpu(group: Group, policy: LimitsPolicy) -> None:
+def _set_cpu(group: Group, policy: LimitsPolicy, _own: int) -> None:
     quota = max(int(policy.cpus * cgroups.CPU_PERIOD_US), 1000)  # the kernel's least is 1 ms
     if group.version == 2:
         group.set("cpu.max", f"{quota} {cgroups.CPU_PERIOD_US}")
@@ -395,7 +404,7 @@ def _set_cpu(group: Group, policy: LimitsPolicy) -> None:
     group.set("cpu.cfs_quota_us", quota)
 
 
-_SETTERS: dict[str, Callable[[Group, LimitsPolicy], None]] = {
+_SETTERS: dict[str, Callable[[Group, LimitsPolicy, int], None]] = {
     "memory": _set_memory,
     "pids": _set_pids,
     "cpu": _set_cpu,

@@ -8,21 +8,24 @@ from stat import S_ISDIR, S_ISLNK, S_ISREG
 from saggar.isolation import rootfs
 from saggar.isolation.bwrap_argv import MASKED_DIRECTORIES, MASKED_FILES
 
-#: A regular file up to this size is copied into the cell's root: cheaper than a mount, of which bubblewrap re-reads the table.
+#: A regular file up to this size is copied into the cell's root: a mount less, and no inode of the host's.
 _COPY_BYTES = 256 * 1024
+#: Parts of /proc that change the kernel where somebody may write to them; nobody in a cell may, and the mount says so too.
+_PROC_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus")
 
 
 class System:
     """The parts of a cell's root that depend on the host. system: bound read-only at the same place; links: (target, place);
-    files: (place, content)."""
+    files: (place, content); masked_files, masked_directories: places of /proc that are covered; read_only: names there that stay."""
 
-    __slots__ = ("files", "links", "masked_directories", "masked_files", "system")
+    __slots__ = ("files", "links", "masked_directories", "masked_files", "read_only", "system")
 
     def __init__(self) -> None:
         self.system: list[str] = []
         self.links: list[tuple[str, str]] = list(rootfs.LINKS)
         self.files: list[tuple[str, bytes]] = list(rootfs.FILES)
         self.masked_files = [p for p in MASKED_FILES if os.path.exists(p)]
+        self.read_only = [n for n in _PROC_READ_ONLY if os.path.exists(f"/proc/{n}")]
         self.masked_directories = [p for p in MASKED_DIRECTORIES if os.path.isdir(p)]
         for path in rootfs.SYSTEM:
             self._add(path, copy=False)

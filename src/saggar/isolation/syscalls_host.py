@@ -49,17 +49,23 @@ AT_EMPTY_PATH = 0x1000
 AT_SYMLINK_NOFOLLOW = 0x100
 AT_FDCWD = -100
 MOVE_MOUNT_F_EMPTY_PATH = 4
+MOVE_MOUNT_T_EMPTY_PATH = 0x40
+RESOLVE_NO_MAGICLINKS = 2
+RESOLVE_IN_ROOT = 0x10
 MOUNT_ATTR_RDONLY = 1
 MOUNT_ATTR_NOSUID = 2
 MOUNT_ATTR_NODEV = 4
+MOUNT_ATTR_NOEXEC = 8
 MOUNT_ATTR_IDMAP = 0x0010_0000
 
 _CLONE_INTO_CGROUP = 0x2_0000_0000
+_CLONE_PARENT = 0x8000
 _SIGCHLD = 17
 _NR_CLONE3 = 435
 _NR_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _NR_OPEN_TREE = 428
 _NR_MOVE_MOUNT = 429
+_NR_OPENAT2 = 437
 _NR_MOUNT_SETATTR = 442
 
 
@@ -85,6 +91,7 @@ _setns = _libc("setns")
 _mount = _libc("mount")
 _umount2 = _libc("umount2")
 _prctl = _libc("prctl")
+_sethostname = _libc("sethostname")
 
 
 class _Byte(_ctypes._SimpleCData):  # type: ignore[type-arg]  # as above
@@ -117,8 +124,17 @@ def fork_into(cgroup_fd: int) -> int:
 
     For a single-threaded process whose child soon execs: neither Python's nor libc's fork handlers run.
     """
+    return _clone3(_CLONE_INTO_CGROUP, signal=_SIGCHLD, cgroup_fd=cgroup_fd)
+
+
+def fork_sibling() -> int:
+    """Fork a child of this process's own parent (clone3 with CLONE_PARENT), for which the same holds."""
+    return _clone3(_CLONE_PARENT)
+
+
+def _clone3(flags: int, *, signal: int = 0, cgroup_fd: int = 0) -> int:
     # struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup
-    args = pack("=11Q", _CLONE_INTO_CGROUP, 0, 0, 0, _SIGCHLD, 0, 0, 0, 0, 0, cgroup_fd)
+    args = pack("=11Q", flags, 0, 0, 0, signal, 0, 0, 0, 0, 0, cgroup_fd)
     return _check(_syscall(_Long(_NR_CLONE3), args, _Long(len(args))), "clone3")
 
 
@@ -169,8 +185,19 @@ def open_tree(
     return _check(_syscall(_Long(_NR_OPEN_TREE), _Long(dir_fd), os.fsencode(path), _Long(flags)), "open_tree")
 
 
+def open_in_root(root_fd: int, path: str) -> int:
+    """An O_PATH descriptor of `path` with every link and `..` resolved as if `root_fd` were the root: openat2(2), Linux 5.6."""
+    how = pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+    return _check(_syscall(_Long(_NR_OPENAT2), _Long(root_fd), os.fsencode(path), how, _Long(len(how))), "openat2")
+
+
+def set_hostname(name: str) -> None:
+    data = os.fsencode(name)
+    _check(_sethostname(data, _Long(len(data))), "sethostname")
+
+
 def move_mount(fd: int, target: str, *, dir_fd: int = AT_FDCWD) -> None:
-    """Attach the (detached) mount `fd` at `target`: move_mount(2), Linux 5.2."""
+    """Attach the mount `fd` at `target`: move_mount(2), Linux 5.2. An empty target means `dir_fd` itself."""
     _check(
         _syscall(
             _Long(_NR_MOVE_MOUNT),
@@ -178,7 +205,7 @@ def move_mount(fd: int, target: str, *, dir_fd: int = AT_FDCWD) -> None:
             b"",
             _Long(dir_fd),
             os.fsencode(target),
-            _Long(MOVE_MOUNT_F_EMPTY_PATH),
+            _Long(MOVE_MOUNT_F_EMPTY_PATH | (0 if target else MOVE_MOUNT_T_EMPTY_PATH)),
         ),
         "move_mount",
     )

@@ -159,7 +159,7 @@ def prepare(
     path = os.path.realpath(asked)
     fd = _open_workspace(path)
     status = os.fstat(fd)
-    workspace = Workspace(mode=mode, path=path, fd=fd, ids=_ids(status, caller))
+    workspace = Workspace(mode=mode, path=path, fd=fd, ids=ids_of(status, caller))
     try:
         _refuse_broad(status, path, env, broad=policy.workspace.unsafe_broad)
         _refuse_entangled(status, path, state)
@@ -211,7 +211,8 @@ def _open_workspace(path: str) -> int:
         raise UsageError(f"the workspace `{path}` cannot be opened: {os.strerror(e.errno or 0)}") from e
 
 
-def _ids(status: os.stat_result, caller: CallerIds) -> tuple[int, int]:
+def ids_of(status: os.stat_result, caller: CallerIds) -> tuple[int, int]:
+    """The (uid, gid) that a command runs as in a workspace of this status."""
     if not caller.privileged:
         return caller.uid, caller.gid
     return (

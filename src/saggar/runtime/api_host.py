@@ -22,7 +22,7 @@ from saggar.core.errors import UsageError
 from saggar.policy.model import Policy
 from saggar.runtime.ask_host import Asker
 from saggar.runtime.engine_host import Engine, engine
-from saggar.runtime.prepare_host import Options, Prepared
+from saggar.runtime.prepare_host import Options, Prepared, foresee
 from saggar.runtime.stream_host import Capture, Drain, Feed, own_pipe
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ def _prepare(  # noqa: PLR0917  # called through an executor, which takes no key
         timeout_s=timeout,
         keep_bytes=keep,
     )
-    return Prepared(work.session(), chosen, _argv(command), opts)
+    session = work.session()
+    work.supervisor.expect(foresee(session, chosen, opts))
+    return Prepared(session, chosen, _argv(command), opts)
 
 
 class _Captured:

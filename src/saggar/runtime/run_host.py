@@ -7,7 +7,7 @@ from stat import S_ISREG
 
 from saggar.core.errors import UsageError
 from saggar.isolation import launcher_host
-from saggar.runtime.prepare_host import Options, Prepared, Session
+from saggar.runtime.prepare_host import Options, Prepared, Session, foresee
 from saggar.runtime.stream_host import Relay, own_pipe, passes_through
 from saggar.runtime.supervisor_host import Supervisor
 from saggar.runtime.terminal_host import Terminal
@@ -64,6 +64,7 @@ def run_foreground(
             linger=True,
             term=env.get("TERM", "") if terminal.fd >= 0 else "",
         )
+        supervisor.expect(foresee(session, policy, opts))
         prepared = Prepared(session, policy, argv, opts)
         if notice is not None:
             for text in prepared.workspace.notices():

@@ -230,6 +230,16 @@ class Supervisor:
         prepared.session.sweep()
         return cell
 
+    def expect(self, message: dict[str, Any] | None) -> None:
+        """Have a child born for a run that is being prepared (`prepare_host.foresee`). For any thread: one send, and no matter if lost."""
+        if message is None:
+            return
+        try:
+            wire.send(self._control, message)
+        except OSError:
+            # the run that comes finds the launcher dead, and says so
+            return
+
     def kill(self, cell: Cell, cause: str, **detail: Any) -> None:
         """End every process of the cell. The first cause stands."""
         self._tell({"op": "kill", "id": cell.id, "cause": cause, "detail": detail})

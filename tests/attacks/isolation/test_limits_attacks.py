@@ -77,7 +77,9 @@ def _without_groups(monkeypatch) -> None:
 
 
 def _open(policy: LimitsPolicy, *, disk: bool = False) -> Limits:
-    return Limits.open(policy, f"r20260101T000000-{os.urandom(3).hex()}", root=os.geteuid() == 0, disk_on_host=disk)
+    return Limits.open(
+        policy, f"r20260101T000000-{os.urandom(3).hex()}", root=os.geteuid() == 0, disk_on_host=disk, own=2
+    )
 
 
 def _run(bwrap: str, policy: LimitsPolicy, code: str, *, disk: str = "", **kw) -> harness.Ended:

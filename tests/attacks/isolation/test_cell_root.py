@@ -1,0 +1,178 @@
+"""What the cell's root and its first process show of the host, and how a spare follows the host's mount table."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import saggar
+from saggar.policy.model import IsolationPolicy, LimitsPolicy, Policy, WorkspacePolicy
+from saggar.runtime.engine_host import engine
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch):
+    place = tmp_path / "a-name-of-the-host" / "workspace"
+    place.mkdir(parents=True)
+    monkeypatch.setenv("SAGGAR_STATE_DIR", str(tmp_path / "a-state-of-the-host"))
+    monkeypatch.chdir(place)
+    return place
+
+
+def inside(script, workspace, **isolation):
+    policy = Policy(workspace=WorkspacePolicy(path=str(workspace)), isolation=IsolationPolicy(**isolation))
+    result = saggar.run_sync(["/bin/sh", "-c", script], policy)
+    assert result.cause == "exit", result
+    with open(result.audit_path) as log:
+        records = [json.loads(line) for line in log]
+    assert [records[0]["kind"], records[-1]["kind"]] == ["run.start", "run.end"]
+    return result
+
+
+def test_the_first_process_shows_nothing_that_the_command_does_not_see(workspace):
+    # its mount namespace is the one that bubblewrap started in: the workshop and the host's tree must be gone from it
+    result = inside("sed 's/^[0-9 ]*//' /proc/1/mountinfo; echo; cat /proc/1/cmdline", workspace)
+    table, _, command = result.stdout.decode().partition("\n\n")
+    mine = inside("cat /proc/self/mountinfo", workspace).stdout.decode()
+    places = [line.split(" ")[2] for line in table.splitlines()]
+    shown = [line.split(" ")[4] for line in mine.splitlines()]
+    assert sorted(places) == sorted(["/", "/proc", *(("/cell" + p).removesuffix("/") for p in shown)])
+    assert "a-state-of-the-host" not in table + command
+    assert "site-packages" not in table + command
+
+
+@pytest.mark.parametrize("name", ["root", "cwd", "exe", "environ", "maps", "mem", "fd/0", "ns/mnt", "ns/net"])
+def test_the_first_process_is_out_of_reach(workspace, name):
+    result = inside(f"ls -L /proc/1/{name}/ 2>&1 || cat /proc/1/{name}", workspace)
+    assert result.exit_code != 0
+    assert b"ermission denied" in result.stdout + result.stderr
+
+
+def test_the_first_process_takes_no_signal_of_the_commands(workspace):
+    assert inside("kill -9 1; kill -STOP 1; kill -TERM 1; echo alive", workspace).stdout == b"alive\n"
+
+
+@pytest.mark.parametrize("place", ["/", "/etc", "/home", "/dev", "/run", "/usr", "/etc/ssl/certs", "/proc/sys"])
+def test_the_root_is_read_only(workspace, place):
+    result = inside(f"touch {place}/x 2>&1 || mkdir {place}/y", workspace)
+    assert result.exit_code != 0, result
+
+
+def test_no_directory_of_the_root_is_writable_by_its_mode(workspace):
+    found = inside("find / -xdev -type d -perm -002", workspace).stdout.decode().split()
+    # the two are other file systems
+    assert sorted(found) == ["/dev/shm", "/tmp"]
+
+
+def test_devices_are_the_named_ones(workspace):
+    script = "for f in /dev/*; do [ -h $f ] || [ -d $f ] || echo $f; done"
+    assert sorted(inside(script, workspace).stdout.decode().split()) == [
+        f"/dev/{n}" for n in ("full", "null", "random", "tty", "urandom", "zero")
+    ]
+
+
+def test_every_mount_is_nosuid_and_all_but_devices_nodev(workspace):
+    lines = [line.split(" ") for line in inside("cat /proc/self/mountinfo", workspace).stdout.decode().splitlines()]
+    assert [f[4] for f in lines if "nosuid" not in f[5].split(",")] == []
+    assert {f[4] for f in lines if "nodev" not in f[5].split(",")} == {
+        "/dev/pts", *(f"/dev/{n}" for n in ("full", "null", "random", "tty", "urandom", "zero"))
+    }  # fmt: skip
+
+
+def test_a_link_leads_no_grant_out_of_the_root(workspace):
+    # the workspace's links are the agent's: whatever they say, a mount lands in the cell
+    target = workspace.parent / "granted"
+    target.mkdir()
+    (target / "file").write_text("granted")
+    (workspace / "up").symlink_to("../" * 20 + str(target.parent))
+    result = inside("cat up/granted/file", workspace, read=(str(workspace / "up" / "granted"),))
+    assert (result.exit_code, result.stdout) == (0, b"granted"), result
+
+
+def _spare() -> int:
+    """The pid of the child that waits, once it does."""
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        for launcher in _children(os.getpid()):
+            if b"launcher_host" in Path(f"/proc/{launcher}/cmdline").read_bytes():
+                for child in _children(launcher):
+                    if _built(child):
+                        return int(child)
+        time.sleep(0.01)
+    raise AssertionError("no spare child was born")
+
+
+def _gone(pid):
+    until = time.monotonic() + 5
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+def _children(pid) -> list[str]:
+    found: list[str] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            found += (task / "children").read_text().split()
+        except OSError:
+            continue  # a thread that ended
+    return found
+
+
+def _built(pid) -> bool:
+    """In a mount and a PID namespace of its own, so past its birth."""
+    try:
+        return all(os.readlink(f"/proc/{pid}/ns/{n}") != os.readlink(f"/proc/self/ns/{n}") for n in ("mnt", "pid"))
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_spare_is_dropped_when_the_host_mounts_something(workspace, tmp_path):
+    inside("true", workspace)
+    spare = _spare()
+    place = tmp_path / "mounted"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", place], check=True)
+    try:
+        # else a copy of the old mount table waits on
+        _gone(spare)
+        assert inside("echo runs", workspace).stdout == b"runs\n"
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_a_spare_that_died_is_not_used(workspace):
+    inside("true", workspace)
+    spare = _spare()
+    os.kill(spare, signal.SIGKILL)
+    _gone(spare)
+    assert inside("echo runs", workspace).stdout == b"runs\n"
+    assert engine().alive
+
+
+def test_runs_that_find_no_spare_are_born_side_by_side_and_all_end(workspace):
+    # each has limits of its own, so none can take another's child; some are cancelled at whatever moment of their birth
+    async def one(number):
+        policy = Policy(workspace=WorkspacePolicy(path=str(workspace)), limits=LimitsPolicy(tasks=40 + number % 3))
+        if number % 3:
+            return (await saggar.run(["/bin/echo", str(number)], policy)).stdout.decode().strip()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(saggar.run(["/bin/sleep", "60"], policy), number / 300)
+        return str(number)
+
+    async def all_of_them():
+        return await asyncio.wait_for(asyncio.gather(*(one(n) for n in range(18))), 60)
+
+    assert asyncio.run(all_of_them()) == [str(n) for n in range(18)]
+    _spare()
+    launcher = next(c for c in _children(os.getpid()) if b"launcher_host" in Path(f"/proc/{c}/cmdline").read_bytes())
+    until = time.monotonic() + 5
+    while len(_children(launcher)) > 1 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(_children(launcher)) == 1
