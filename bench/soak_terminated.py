@@ -69,7 +69,7 @@ class Moody:
                 pass
         else:
             digest.update(stream.read(int(fields.get("content-length", 0))))
-        body = f"{digest.hexdigest()} {SECRET} {fields.get('authorization', '')}".encode()
+        body = f"{digest.hexdigest()} {SECRET} {fields.get('authorization', '')} {fields.get('x-for', '')}".encode()
         if path == b"/ws":
             self._websocket(conn, stream, fields["sec-websocket-key"].encode())
             return False
@@ -160,6 +160,13 @@ class WrongError(Exception):
     """An answer that is not what was sent."""
 
 
+class _Count(threading.local):
+    """Requests of this thread, and what the last one is called."""
+
+    value = 0
+    last = b""
+
+
 class Clients:
     """The work of one thread each; `connect(port)` gives a socket born in the cell."""
 
@@ -167,6 +174,7 @@ class Clients:
         self._connect = connect
         self._context = context
         self._placeholder = placeholder.encode()
+        self._count = _Count()
 
     def _tls(self, name=NAME):
         sock = self._connect(443)
@@ -174,7 +182,10 @@ class Clients:
         return self._context.wrap_socket(sock, server_hostname=name)
 
     def _head(self, method, path, *fields, host=NAME):
-        lines = [b"%s %s HTTP/1.1" % (method, path), b"Host: " + host.encode(), *fields]
+        self._count.value += 1
+        # an answer names its request: one that belongs to another (an upstream that answers twice) is told from one that is lost
+        self._count.last = b"%s-%d-%d" % (path[1:], threading.get_ident(), self._count.value)
+        lines = [b"%s %s HTTP/1.1" % (method, path), b"Host: " + host.encode(), b"X-For: " + self._count.last, *fields]
         if host == NAME:
             lines.append(b"Authorization: Bearer " + self._placeholder)
         return b"\r\n".join([*lines, b"", b""])
@@ -186,8 +197,8 @@ class Clients:
         if answer.status != 200:
             raise WrongError(f"status {answer.status}: {body[:100]!r}")
         expected = before + hashlib.sha256(sent).hexdigest().encode() + b" "
-        if not body.startswith(expected):
-            raise WrongError(f"not what was sent: {len(body)} bytes, {body[:80]!r}")
+        if not body.startswith(expected) or not body.endswith(self._count.last):
+            raise WrongError(f"not what was sent: {len(body)} bytes, {body[-60:]!r} for {self._count.last!r}")
         if SECRET.encode() in body:
             raise WrongError("the secret came through")
         if self._placeholder[: len(SECRET)] not in body:
