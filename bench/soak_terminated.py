@@ -258,12 +258,19 @@ class Clients:
     def terminated_faults(self):
         """An upstream that fails: an orderly refusal or an end; never a body taken for whole."""
         with self._tls() as tls, tls.makefile("rb") as stream:
-            path = random.choice((b"/cut", b"/reset", b"/lie", b"/twice", b"/junk", b"/hang"))
+            path = random.choice((b"/cut", b"/reset", b"/lie", b"/junk", b"/hang"))
             tls.settimeout(5)
             tls.sendall(self._head(b"GET", path))
             answer = stream.read(1 << 20) if path in (b"/cut", b"/reset") else stream.readline()
             if SECRET.encode() in answer:
                 raise WrongError("the secret came through")
+
+    def terminated_twice(self):
+        """An upstream that answers twice. Not on the host whose answers are checked: where the second answer comes after the next
+        request was sent, nobody between can tell whose it is."""
+        with self._tls(REVOKED) as tls, tls.makefile("rb") as stream:
+            tls.sendall(self._head(b"GET", b"/twice", host=REVOKED))
+            stream.readline()
 
     def terminated_leaves(self):
         """A client that goes in the middle."""
@@ -333,6 +340,7 @@ KINDS = (
     "good_websocket",
     "good_half_closed",
     *("terminated_faults",) * 2,
+    "terminated_twice",
     "terminated_leaves",
     "terminated_refused",
     "revoked",
