@@ -40,8 +40,8 @@ HEAVY = 0.1
 #: of the time, for each heavy cell and for all of them together, while cells that are not heavy are active
 EACH = 0.1
 ALL = 0.5
-#: descriptors of a connection at most (both ends, and a pipe for bulk), of a cell without any, and of the process
-PER_CONNECTION, PER_CELL, PER_BROKER = 4, 12, 24
+#: descriptors of a connection (both ends; without a pipe bulk is copied), of a cell without any, and of the process
+PER_CONNECTION, PER_CELL, PER_BROKER = 2, 12, 24
 #: connections that a cell may have in any case
 FEW = 8
 #: a cell is active for so long after it did something

@@ -349,7 +349,7 @@ def test_heavy_cells_share_alike():
 
 def test_who_takes_what_it_can_get_leaves_the_half():
     async def main():
-        shares = Shares(asyncio.get_running_loop(), descriptors=24 + 3 * 12 + 4 * 100)
+        shares = Shares(asyncio.get_running_loop(), descriptors=24 + 3 * 12 + 2 * 100)
         greedy, second, few = (shares.join() for _ in range(3))
         for share in (greedy, second, few):
             share.held = []
