@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
+import time
 
 import pytest
 
@@ -12,7 +15,16 @@ from saggar.core.tool import TypeSpec
 from saggar.plan.endpoint import Prompt
 from saggar.plan.models import ModelPlanner, ModelWorker
 from saggar.plan.worker import WorkerRequest
-from saggar.policy.model import EgressPolicy, EgressRule, IsolationPolicy, Policy
+from saggar.policy.model import (
+    EgressPolicy,
+    EgressRule,
+    EnvironmentPolicy,
+    IsolationPolicy,
+    LimitsPolicy,
+    Policy,
+    WorkspacePolicy,
+)
+from saggar.policy.tools import ToolsPolicy
 from saggar.runtime import model_host
 from saggar.runtime.model_host import QuarantinedModel
 from saggar.testing.model_host import ScriptedEndpoint
@@ -80,15 +92,78 @@ print("data: " + json.dumps({"choices": [{"delta": {"content": text}, "finish_re
     assert server.bodies == []
 
 
-def test_a_policy_that_gives_more_is_refused():
-    with ScriptedEndpoint(lambda _: "x") as server:
-        with pytest.raises(UsageError):
-            QuarantinedModel("openai", f"http://{HOST}/v1", "m", policy(server, EgressRule(host="other.test")))
-        wider = policy(server).replace(isolation=IsolationPolicy(read=("/etc",)))
-        with pytest.raises(UsageError):
-            QuarantinedModel("openai", f"http://{HOST}/v1", "m", wider)
-        with pytest.raises(UsageError):
-            QuarantinedModel("openai", "http://elsewhere.test/v1", "m", policy(server))
+RULE = EgressRule(host=HOST, ports=(80,), id="model")
+BASE = f"http://{HOST}/v1"
+
+
+def given(*rules, **more):
+    return Policy(egress=EgressPolicy(allow=rules or (RULE,)), **more)
+
+
+@pytest.mark.parametrize(
+    ("wider", "words"),
+    [
+        (given(RULE, EgressRule(host="other.test")), "nothing else"),
+        (given(RULE.replace(ports=(22, 80))), "nothing else"),
+        (given(RULE.replace(ports=(443,))), "nothing else"),
+        (given(RULE.replace(host="*.allowed.test")), "nothing else"),
+        (given(RULE.replace(allow_metadata=True)), "`egress.allow.allow_metadata`"),
+        (given(RULE.replace(enabled=False)), "`egress.allow.enabled`"),
+        (given(isolation=IsolationPolicy(read=("/etc",))), "`isolation.read`"),
+        (given(environment=EnvironmentPolicy(pass_=("AWS_SECRET",))), "`environment.pass`"),
+        (given(environment=EnvironmentPolicy(set=(("OPENAI_API_KEY", "sk-1"),))), "`environment.set`"),
+        (given(tools=ToolsPolicy(capabilities=("read:inbox",))), "`tools.capabilities`"),
+    ],
+)
+def test_a_policy_that_gives_more_is_refused(wider, words):
+    with pytest.raises(UsageError) as err:
+        QuarantinedModel("openai", BASE, "m", wider)
+    assert words in str(err.value)
+    assert "sk-1" not in str(err.value)
+
+
+def test_what_a_worker_gets_is_built_anew():
+    limits = LimitsPolicy(memory_bytes=1 << 40, tasks=4000, timeout_s=7)
+    workspace = WorkspacePolicy(path="/", mode="read-write", unsafe_broad=True)
+    made = QuarantinedModel("openai", BASE, "m", given(limits=limits, workspace=workspace)).policy
+    assert made.workspace == WorkspacePolicy(mode="none")
+    assert (made.limits.memory_bytes, made.limits.tasks, made.limits.timeout_s) == (256 << 20, 16, 7)
+    assert made.egress == EgressPolicy(allow=(RULE,))
+
+
+@pytest.mark.parametrize("base", ["http://elsewhere.test/v1", f"http://{HOST}:8080/v1", f"http://{HOST}:abc/v1", "http://[::1/v1", "http://a..b/v1"])  # fmt: skip
+def test_a_base_that_is_not_the_policys_is_refused(base):
+    with pytest.raises(UsageError) as err:
+        QuarantinedModel("openai", base, "m", given())
+    assert "\n" not in str(err.value)
+
+
+@pytest.mark.parametrize("end", [b"data: [DONE]\n\n", b"event: message_stop\ndata: {}\n\n"])
+def test_a_connection_held_after_the_end_holds_up_no_answer(end):
+    """The endpoint says the format's end and keeps the connection; within the deadline the cell is done all the same."""
+    over = threading.Event()
+    whole = b'data: {"choices":[{"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\n'
+
+    def hold(server):
+        peer, _ = server.accept()
+        with peer:
+            peer.recv(65536)
+            peer.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + whole + end[:7])
+            peer.sendall(end[7:])
+            over.wait(60)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=hold, args=(server,), daemon=True)
+        thread.start()
+        rule = RULE.replace(connect_to=("127.0.0.1", server.getsockname()[1]))
+        try:
+            begun = time.monotonic()
+            said = QuarantinedModel("openai", BASE, "m", given(rule), timeout_s=40).say(Prompt("s", "u"))
+            assert time.monotonic() - begun < 30
+        finally:
+            over.set()
+            thread.join(10)
+    assert said.text == "hi"
 
 
 def test_a_session_with_both_models_behind_walls():

@@ -9,8 +9,6 @@ import select
 import sys
 from typing import Any
 
-from saggar.core.errors import UsageError
-
 
 def main(argv: list[str]) -> int:
     """argv[0] is `chat`. Exit code 0 at the end of input."""
@@ -69,14 +67,10 @@ def _model(args: argparse.Namespace, name: str) -> Any:
         from saggar.runtime.model_host import QuarantinedModel
 
         return QuarantinedModel(args.format, args.base, name, load_file(args.model_policy))
+    from saggar.plan.endpoint import key_header
     from saggar.plan.endpoint_host import Endpoint
 
-    headers = {}
-    if args.key_env:
-        key = os.environ.get(args.key_env)
-        if not key:
-            raise UsageError(f"the environment has no `{args.key_env}`")
-        headers = {"x-api-key": key} if args.format == "anthropic" else {"Authorization": f"Bearer {key}"}
+    headers = key_header(args.format, args.key_env, os.environ)
     return Endpoint(args.format, args.base, name, headers=headers)
 
 

@@ -2,7 +2,8 @@
 
 I1  Every answer gives text and token counts or `PeerError`; nothing of a stranger's text is formatted into an error.
 I2  A stream is bounded: in bytes, in events, in the length of its text.
-I3  No key is in here; the transport, or the broker on the wire, adds it.
+I3  No key is in here; the transport, or the broker on the wire, adds it. What a header cannot carry is refused by its
+    name, before any library formats its value into a traceback; so is a base URL, which may hold a password.
 
 OpenAI-compatible: `POST /chat/completions`, `stream: true`, `response_format: json_schema`. Anthropic: `POST /v1/messages`,
 `stream: true`, structured output by a forced tool.
@@ -10,12 +11,15 @@ OpenAI-compatible: `POST /chat/completions`, `stream: true`, `response_format: j
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from saggar.core.errors import PeerError
+from saggar.core.errors import ParseError, PeerError, UsageError
+from saggar.core.hostname import canonical_host
 
 Format = Literal["openai", "anthropic"]
 MAX_EVENT = 1 << 20
@@ -51,6 +55,69 @@ class Said:
     text: str
     usage: Usage
     cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """Where a model's endpoint is. host: a canonical name, or an address without brackets. path: as it was written."""
+
+    tls: bool
+    host: str
+    port: int
+    path: str
+
+
+def base_of(text: str) -> Base:
+    """Raises `UsageError`, one line, for whatever is not `https://HOST[:PORT][/PATH]` (http likewise)."""
+    try:
+        url = urlsplit(text)
+        host, port = url.hostname or "", url.port
+    except ValueError:  # brackets that do not close, a port that is no number or above 65535
+        url, host, port = urlsplit(""), "", None
+    plain = text.isprintable() and " " not in text and url.path.isascii()
+    if url.scheme not in ("http", "https") or not host or port == 0 or not plain or "@" in url.netloc:
+        raise _no_base("")
+    if "?" in text or "#" in text:
+        raise _no_base("")
+    tls = url.scheme == "https"
+    return Base(tls, _host(host), port or (443 if tls else 80), url.path)
+
+
+def _host(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        pass
+    try:
+        return canonical_host(text)
+    except ParseError as err:
+        raise _no_base(f": {err}") from None
+
+
+def _no_base(cause: str) -> UsageError:
+    # the text itself is not repeated: it may hold a password or a key
+    return UsageError(f"that is no base URL of a model{cause}", hint="https://HOST/v1, without a key in it")
+
+
+def key_header(form: Format, variable: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """The header with the key that the environment holds as `variable`; none for "". Raises `UsageError`, which never
+    shows the key."""
+    if not variable:
+        return {}
+    key = environ.get(variable)
+    if not key:
+        raise UsageError(f"the environment has no `{variable}`", hint="--key-env names the variable with the key")
+    if not sendable(key) or " " in key:
+        raise UsageError(
+            f"the key in `{variable}` has a character that no header carries",
+            hint="a line end, a space or a letter that is not ASCII; it is not shown here",
+        )
+    return {"x-api-key": key} if form == "anthropic" else {"Authorization": f"Bearer {key}"}
+
+
+def sendable(text: str) -> bool:
+    """Whether a header can carry it: printable ASCII (RFC 9110 section 5.5, without obs-text)."""
+    return text.isascii() and text.isprintable()
 
 
 def path_of(form: Format, base: str) -> str:
@@ -104,8 +171,11 @@ class Reader:
     size: int = 0
     events: int = 0
     usage: Usage = field(default_factory=Usage)
+    #: the answer is whole; token counts may follow
     finished: bool = False
     cut: bool = False
+    #: the format's own last event was read: whatever follows is not looked at
+    done: bool = False
 
     def feed(self, data: bytes) -> None:
         """Raises `PeerError` beyond the bounds (I2) and for events that are not what the format says."""
@@ -119,11 +189,13 @@ class Reader:
                 self.event(line[5:].strip())
 
     def event(self, data: bytes) -> None:
+        if self.done:
+            return
         self.events += 1
         if self.events > MAX_EVENTS:
             raise PeerError("the model's endpoint sent too many events")
         if data == b"[DONE]":
-            self.finished = True
+            self.finished = self.done = True
             return
         try:
             found = json.loads(data)
@@ -157,7 +229,7 @@ class Reader:
             self.count(event.get("usage"), "input_tokens", "output_tokens")
             self.stop(delta.get("stop_reason"), "max_tokens")
         elif kind == "message_stop":
-            self.finished = True
+            self.finished = self.done = True
 
     def add(self, text: object) -> None:
         if not isinstance(text, str):
@@ -180,7 +252,7 @@ class Reader:
 
     def end(self) -> Said:
         """The whole answer. Raises `PeerError` for a stream that broke off."""
-        if self.left.strip():
+        if self.left.strip() and not self.done:
             self.feed(b"\n")
         if not self.finished:
             raise PeerError("the model's endpoint broke off its answer")

@@ -9,15 +9,30 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+import string
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from saggar.core.errors import PeerError, UsageError
-from saggar.plan.endpoint import RETRY, Format, Prompt, Reader, Said, Usage, body_of, path_of, wait_before
+from saggar.plan.deadline_host import Deadline, connected
+from saggar.plan.endpoint import (
+    RETRY,
+    Format,
+    Prompt,
+    Reader,
+    Said,
+    Usage,
+    base_of,
+    body_of,
+    path_of,
+    sendable,
+    wait_before,
+)
 
 _CHUNK = 16 * 1024
+#: of a header's name (RFC 9110 section 5.6.2)
+_TOKEN = frozenset("!#$%&'*+-.^_`|~" + string.ascii_letters + string.digits)
 
 
 @dataclass(slots=True)
@@ -30,7 +45,7 @@ class Endpoint:
     form: Format
     base: str
     model: str
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout_s: float = 120.0
     tries: int = 4
     sleep: Callable[[float], None] = time.sleep
@@ -39,9 +54,13 @@ class Endpoint:
     calls: int = 0
 
     def __post_init__(self) -> None:
-        url = urlsplit(self.base)
-        if url.scheme not in ("http", "https") or not url.hostname or url.username or url.query or url.fragment:
-            raise UsageError(f"`{self.base}` is no base URL of a model", hint="https://HOST/v1, without a key in it")
+        """Raises `UsageError`; what a header holds is never in it."""
+        base_of(self.base)
+        for name, value in self.headers.items():
+            if not _TOKEN.issuperset(name) or not name:
+                raise UsageError("a header's name is not one that HTTP carries")
+            if not sendable(value):
+                raise UsageError(f"the value of the header `{name}` has a character that no header carries")
 
     def say(self, prompt: Prompt) -> Said:
         """The answer. Raises `PeerError` after the last try, or at once where trying again is no use."""
@@ -52,8 +71,9 @@ class Endpoint:
             if left <= 0:
                 break
             try:
-                status, retry_after, said = self._once(prompt, deadline)
-            except (OSError, http.client.HTTPException) as err:
+                status, retry_after, said = self._once(prompt, Deadline(deadline, self.clock))
+            except (OSError, http.client.HTTPException, ValueError) as err:
+                # by its type alone: the library's own words may show a header or the URL
                 status, retry_after, said, last = 0, "", None, type(err).__name__
             if said is not None:
                 self.spent = self.spent.plus(said.usage)
@@ -67,42 +87,35 @@ class Endpoint:
                 self.sleep(pause)
         raise PeerError(f"no answer from the model's endpoint: {last}")
 
-    def _once(self, prompt: Prompt, deadline: float) -> tuple[int, str, Said | None]:
-        url = urlsplit(self.base)
-        left = max(0.1, deadline - self.clock())
-        host = url.hostname or ""
-        if url.scheme == "https":
-            context = ssl.create_default_context()
-            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                host, url.port, timeout=left, context=context
-            )
-        else:
-            connection = http.client.HTTPConnection(host, url.port, timeout=left)
-        try:
-            return self._exchange(connection, path_of(self.form, url.path), prompt, deadline)
-        finally:
-            connection.close()
-
-    def _exchange(
-        self, connection: http.client.HTTPConnection, path: str, prompt: Prompt, deadline: float
-    ) -> tuple[int, str, Said | None]:
+    def _once(self, prompt: Prompt, deadline: Deadline) -> tuple[int, str, Said | None]:
+        base = base_of(self.base)
         body = json.dumps(body_of(self.form, self.model, prompt)).encode()
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream", **self.headers}
         if self.form == "anthropic":
             headers.setdefault("anthropic-version", "2023-06-01")
-        connection.request("POST", path, body=body, headers=headers)
-        response = connection.getresponse()
+        connection = http.client.HTTPConnection(base.host, base.port)
+        connection.default_port = 443 if base.tls else 80  # its `Host` names any other
+        context = ssl.create_default_context() if base.tls else None
+        timed = connected(base.host, base.port, deadline, context)
+        connection.sock = timed
+        try:
+            connection.request("POST", path_of(self.form, base.path), body=body, headers=headers)
+            return self._answer(connection.getresponse())
+        finally:
+            timed.shut()
+
+    def _answer(self, response: http.client.HTTPResponse) -> tuple[int, str, Said | None]:
+        """Until the format's own end, the stream's, or the deadline's with a whole answer in hand."""
         if response.status != 200:
-            response.read(_CHUNK)
             return response.status, response.headers.get("Retry-After", ""), None
         reader = Reader(self.form)
-        while not reader.finished or self.form == "openai":
-            left = deadline - self.clock()
-            if left <= 0:
-                raise PeerError("the model's endpoint ran out of time")
-            if connection.sock is not None:
-                connection.sock.settimeout(left)
-            data = response.read1(_CHUNK)
+        while not reader.done and not (reader.finished and self.form == "anthropic"):
+            try:
+                data = response.read1(_CHUNK)
+            except (OSError, http.client.HTTPException):
+                if reader.finished:
+                    break
+                raise
             if not data:
                 break
             reader.feed(data)

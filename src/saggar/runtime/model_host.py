@@ -3,7 +3,9 @@
 I1  Each answer is a cell of its own that knows one prompt and ends with it: nothing of one document is there when the
     next is read. It has no workspace, no tools, and one destination: the model's endpoint.
 I2  The key never enters: the broker puts it on the wire (a placeholder is what the cell finds in its environment).
-I3  Nothing that the cell says is believed: status and stream are parsed here, bounded (`plan.endpoint`).
+I3  Its policy is built anew from the few fields that a worker may have; one that sets any other is refused, so that a
+    field that policies will have one day gives a worker nothing.
+I4  Nothing that the cell says is believed: status and stream are parsed here, bounded (`plan.endpoint`).
 """
 
 from __future__ import annotations
@@ -14,11 +16,24 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from saggar.core.errors import PeerError, UsageError
-from saggar.plan.endpoint import MAX_ANSWER, RETRY, Format, Prompt, Reader, Said, Usage, body_of, path_of, wait_before
-from saggar.policy.model import MIB, Policy
+from saggar.plan.endpoint import (
+    MAX_ANSWER,
+    RETRY,
+    Base,
+    Format,
+    Prompt,
+    Reader,
+    Said,
+    Usage,
+    base_of,
+    body_of,
+    path_of,
+    wait_before,
+)
+from saggar.policy.model import MIB, EgressPolicy, EgressRule, IsolationPolicy, Policy, WorkspacePolicy
+from saggar.policy.section import Section
 from saggar.runtime.api_host import run_sync
 
 #: runs in the cell: standard library only, one POST, the raw answer to standard output
@@ -37,8 +52,14 @@ connection.request("POST", job["path"], body=json.dumps(job["body"]).encode(), h
 answer = connection.getresponse()
 out = sys.stdout.buffer
 out.write(f"{answer.status} {answer.headers.get('Retry-After', '')}\\n".encode())
+line = b""
 while part := answer.read1(65536):
     out.write(part)
+    *lines, line = (line + part).split(b"\\n")
+    # the format's own end: whoever holds the connection open after it holds up nothing
+    if any(x.strip() in (b"data: [DONE]", b"data:[DONE]", b"event: message_stop") for x in lines):
+        break
+    line = line[-65536:]
 """
 #: an answer, its events' wrapping (about 20 times its own size, a few characters each), and a head line
 _KEEP = 24 * MAX_ANSWER
@@ -63,20 +84,7 @@ class QuarantinedModel:
 
     def __post_init__(self) -> None:
         """Raises `UsageError` for a policy that gives the worker more than its model."""
-        url = urlsplit(self.base)
-        if url.scheme not in ("http", "https") or not url.hostname or url.username or url.query or url.fragment:
-            raise UsageError(f"`{self.base}` is no base URL of a model", hint="https://HOST/v1, without a key in it")
-        hosts = [rule.host for rule in self.policy.egress.allow]
-        if hosts != [url.hostname]:
-            raise UsageError(
-                "a worker's policy allows its model's endpoint and nothing else",
-                hint=f'one [[egress.allow]] with host = "{url.hostname}"',
-            )
-        if self.policy.isolation.read:
-            raise UsageError("a worker's policy shows it no host paths", hint="leave out `isolation.read`")
-        workspace = self.policy.workspace.replace(mode="none")
-        limits = self.policy.limits.replace(memory_bytes=min(self.policy.limits.memory_bytes, 256 * MIB), tasks=16)
-        self.policy = self.policy.replace(workspace=workspace, limits=limits)
+        self.policy = worker_policy(self.policy, base_of(self.base))
 
     def say(self, prompt: Prompt) -> Said:
         """The answer. Raises `PeerError`."""
@@ -106,16 +114,15 @@ class QuarantinedModel:
         return reader.end()
 
     def _once(self, prompt: Prompt, left: float) -> tuple[int, str, bytes]:
-        url = urlsplit(self.base)
+        base = base_of(self.base)
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         if self.form == "anthropic":
             headers["anthropic-version"] = "2023-06-01"
-        tls = url.scheme == "https"
         job = {
-            "tls": tls,
-            "host": url.hostname,
-            "port": url.port or (443 if tls else 80),
-            "path": path_of(self.form, url.path),
+            "tls": base.tls,
+            "host": base.host,
+            "port": base.port,
+            "path": path_of(self.form, base.path),
             "headers": headers,
             "body": body_of(self.form, self.model, prompt),
             "timeout_s": left,
@@ -130,6 +137,44 @@ class QuarantinedModel:
         head, _, stream = result.stdout.partition(b"\n")
         status, _, retry_after = head.decode("ascii", "replace").partition(" ")
         return int(status) if status.isascii() and status.isdigit() and len(status) == 3 else 0, retry_after, stream
+
+
+def worker_policy(given: Policy, base: Base) -> Policy:
+    """What a worker's cell gets of a policy (I3). Raises `UsageError`, which names the field that gives more."""
+    rules = given.egress.allow
+    if [(r.host, r.ports) for r in rules] != [(base.host, (base.port,))]:
+        raise UsageError(
+            "a worker's policy allows its model's endpoint and nothing else",
+            hint=f'one [[egress.allow]] with host = "{base.host}", ports = [{base.port}]',
+        )
+    [rule] = rules
+    allowed = EgressRule(host=base.host, ports=(base.port,), connect_to=rule.connect_to, http=rule.http, id=rule.id)
+    policy = Policy(
+        isolation=IsolationPolicy(tier=given.isolation.tier),
+        limits=given.limits,
+        egress=EgressPolicy(allow=(allowed,), budget=given.egress.budget, processes=given.egress.processes),
+        file=given.file,
+        origins=given.origins,
+    )
+    # whatever the task's workspace is, a worker has none
+    more = _beyond(given.replace(workspace=policy.workspace), policy) or _beyond(rule, allowed, "egress.allow.")
+    if more:
+        raise UsageError(f"a worker's policy leaves `{more}` out", hint="the cell gets its model's endpoint, no more")
+    limits = given.limits.replace(memory_bytes=min(given.limits.memory_bytes, 256 * MIB), tasks=16)
+    return policy.replace(workspace=WorkspacePolicy(mode="none"), limits=limits)
+
+
+def _beyond(given: Section, allowed: Section, under: str = "") -> str:
+    """The first field in which they differ, rules aside."""
+    slots: tuple[str, ...] = given.__slots__
+    for slot in slots:
+        a, b = getattr(given, slot), getattr(allowed, slot)
+        if isinstance(a, Section) and isinstance(b, Section):
+            if found := _beyond(a, b, f"{slot}."):
+                return found
+        elif a != b and slot != "allow":
+            return under + slot.removesuffix("_")
+    return ""
 
 
 def python() -> str:

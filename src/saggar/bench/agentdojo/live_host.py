@@ -22,9 +22,9 @@ from saggar.bench.agentdojo.world import Suite, World
 from saggar.bench.estimate import CHARS_A_TOKEN, estimated
 from saggar.bench.kept_host import Kept
 from saggar.bench.stats import triplet, wilson
-from saggar.core.errors import PeerError, UsageError
+from saggar.core.errors import PeerError
 from saggar.plan.check import check
-from saggar.plan.endpoint import Format, Usage
+from saggar.plan.endpoint import Format, Usage, key_header
 from saggar.plan.endpoint_host import Endpoint
 from saggar.plan.execute import Executor
 from saggar.plan.models import LANGUAGE, ModelPlanner, ModelWorker, describe
@@ -54,14 +54,7 @@ class Options:
     price: tuple[float, float] | None = None
 
     def headers(self) -> dict[str, str]:
-        if not self.key_env:
-            return {}
-        key = os.environ.get(self.key_env)
-        if not key:
-            raise UsageError(
-                f"the environment has no `{self.key_env}`", hint="--key-env names the variable with the key"
-            )
-        return {"x-api-key": key} if self.form == "anthropic" else {"Authorization": f"Bearer {key}"}
+        return key_header(self.form, self.key_env, os.environ)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from saggar.bench.estimate import price
 from saggar.bench.kept_host import Kept
 from saggar.bench.toolemu import cases, run
 from saggar.core.errors import UsageError
-from saggar.plan.endpoint import Format
+from saggar.plan.endpoint import Format, key_header
 from saggar.plan.endpoint_host import Endpoint
 
 USAGE = """usage: saggar bench toolemu --model NAME --base URL [--emulator NAME] [--judge NAME] [--format openai|anthropic]
@@ -85,10 +85,5 @@ def _read(path: str) -> str:
 
 def _endpoint(found: dict[str, str], model: str) -> Endpoint:
     form: Format = "anthropic" if found.get("--format") == "anthropic" else "openai"
-    headers = {}
-    if "--key-env" in found:
-        key = os.environ.get(found["--key-env"])
-        if not key:
-            raise UsageError(f"the environment has no `{found['--key-env']}`")
-        headers = {"x-api-key": key} if form == "anthropic" else {"Authorization": f"Bearer {key}"}
+    headers = key_header(form, found.get("--key-env", ""), os.environ)
     return Endpoint(form, found["--base"], model, headers=headers)
