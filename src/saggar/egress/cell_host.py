@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     class Served(Protocol):
         """What a cell keeps of each open connection."""
 
+        def charge(self) -> None: ...
         def reconsider(self) -> None: ...
         def cut(self, reason: str) -> None: ...
         def end_if_idle(self, sweeps: float) -> None: ...
@@ -385,6 +386,8 @@ class Cell:
         """Swap the rules; connections that the new ones refuse are cut. What was used of the budget stays used."""
         self.rules = RuleSet(rules)
         self.dialer.forget()
+        for connection in tuple(self.connections):
+            connection.charge()
         self.budget.limit(limits)
         self._watch_wall()
         for connection in tuple(self.connections):

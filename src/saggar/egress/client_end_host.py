@@ -3,6 +3,8 @@
 I1  What hangs on a connection (budget, upstream, task) is let go exactly once.
 I2  A refusal is recorded before it is told; where the record cannot be written nothing more passes for the cell.
 I3  After a refusal the connection ends in order: the client reads the page before it sees the end.
+I4  What a connection moved is in the cell's books when it lets its upstream go, however that ends: `Cell.close` cuts every
+    client before they are closed.
 """
 
 from __future__ import annotations
@@ -166,8 +168,16 @@ class ClientEnd(End):
     def drop_upstream(self) -> None:
         upstream, self.upstream = self.upstream, None
         if upstream is not None:
+            self.account(upstream)
             upstream.exchange = None
             upstream.abort()
+
+    def account(self, upstream: Upstream) -> None:
+        """Enter what `upstream` moved since it was last asked."""
+        up, down = upstream.moved_up, upstream.moved_down
+        upstream.moved_up = upstream.moved_down = 0
+        if up or down:
+            self.owner.port.moved(self.authorized.destination, up, down)
 
     def lost(self, error: Exception | None) -> None:
         if error is not None and not isinstance(error, OSError):

@@ -139,7 +139,6 @@ class Client(Requests):
     def _down(self, out: list[bytes], pieces: list[bytes], *, done: bool) -> None:
         """Send on what came of the answer."""
         count = sum(map(len, pieces))
-        self._down_count += count
         refusal = self.owner.budget.down(self.meter, count)
         if refusal is not None:
             self.note(
@@ -192,13 +191,13 @@ class Client(Requests):
                 return
         upstream, self.upstream = self.upstream, None
         if upstream is not None:
+            self.account(upstream)
             if self._done_up:
                 self.owner.pool.give(upstream)
             else:
                 upstream.exchange = None
                 upstream.abort()
         keep = self._keep
-        self.owner.port.moved(self.authorized.destination, self._body_count, self._down_count)
         self._reset()
         if not keep:
             self.responding = True
@@ -251,6 +250,8 @@ class Client(Requests):
 
     def on_upstream_lost(self, reason: str, detail: str) -> None:
         upstream, self.upstream = self.upstream, None
+        if upstream is not None:
+            self.account(upstream)
         if self.responding:
             # part of an answer is out: only a cut tells the client that it is not whole
             facts = {**self.admitted, "cause": detail}

@@ -50,7 +50,6 @@ class Requests(Uploads):
     """See the module. The fields without a default in `_reset` are of the request in work."""
 
     __slots__ = (
-        "_down_count",
         "_framing",
         "_keep",
         "_lease",
@@ -83,7 +82,6 @@ class Requests(Uploads):
         self._out = []
         self._first = b""
         self._body_count = 0
-        self._down_count = 0
         self._limit = None
         self._framing = "none"
         self._keep = True

@@ -77,8 +77,10 @@ class Connection:
     """A client's connection, from accept to close. proxy: it came to the address of the explicit proxy."""
 
     __slots__ = (
+        "_charged",
         "_idle_sweeps",
         "_last_moved",
+        "_relay",
         "_splice",
         "_task",
         "address",
@@ -106,8 +108,11 @@ class Connection:
         #: its hand on the task's budget, from the moment that it is allowed
         self.spend: Spend | None = None
         self._splice: Splice | None = None
+        self._relay: HttpRelay | None = None
         self._task: asyncio.Task[None] | None = None
         self._last_moved = 0
+        #: bytes of the splice, each way, that the budget knows of
+        self._charged = (0, 0)
         self._idle_sweeps = 0
 
     def start(self) -> None:
@@ -168,7 +173,8 @@ class Connection:
         if hello is not None and (hello.server_name is not None or not self._raw_ok()):
             await self._tls(hello)
         elif kind in (first_flight.HTTP, first_flight.CONNECT):
-            await HttpRelay(self).run()
+            self._relay = HttpRelay(self)
+            await self._relay.run()
         elif self._raw_ok():
             await self._raw()
         elif kind == "silent":
@@ -379,14 +385,28 @@ class Connection:
 
     def splice(self, upstream: socket.socket) -> None:
         """Join client and upstream; this connection then lives until the splice ends."""
+        self._splice = Splice(self.cell.loop, self.sock, upstream, self._on_spliced, share=self.cell.share)
+        self._bind_bytes(self._splice)
+        self._splice.start()
+
+    def _bind_bytes(self, splice: Splice) -> None:
+        """Have the budget asked for each piece, or not, as the limits now are."""
         spend = self.spend
         up = down = None
         if spend is not None and spend.counts_bytes:
             up, down = self._counted(spend.up), self._counted(spend.down)
-        self._splice = Splice(
-            self.cell.loop, self.sock, upstream, self._on_spliced, share=self.cell.share, up=up, down=down
-        )
-        self._splice.start()
+        splice.up.may_pass, splice.down.may_pass = up, down
+
+    def charge(self) -> None:
+        """Tell the budget what passed while no limit counted it: before a limit comes that does, and at the end."""
+        splice, spend = self._splice, self.spend
+        if splice is None or spend is None:
+            return
+        moved = splice.up.count, splice.down.count
+        if splice.up.may_pass is None:
+            spend.up(moved[0] - self._charged[0])
+            spend.down(moved[1] - self._charged[1])
+        self._charged = moved
 
     def _counted(self, take: Callable[[int], Refusal | None]) -> Callable[[int], bool]:
         """For a splice: whether so many bytes more may pass; where not, why is recorded."""
@@ -402,6 +422,7 @@ class Connection:
 
     def _on_spliced(self) -> None:
         self.cell.connections.discard(self)
+        self.charge()
         if self.spend is not None:
             self.spend.close()
         if self._splice is not None and self.authorized is not None:
@@ -421,6 +442,8 @@ class Connection:
         elif result.rule != self.authorized.rule:
             # allowed still, but under other terms (another upstream, credentials, paths): it must connect anew
             self.abort()
+        elif self._splice is not None:
+            self._bind_bytes(self._splice)
 
     def cut(self, reason: str) -> None:
         """End it with RST, and record why."""
@@ -445,6 +468,8 @@ class Connection:
         if self._splice is not None:
             self._splice.abort()
         elif self._task is not None:
+            if self._relay is not None:
+                self._relay.stop()
             self._task.cancel()
         else:
             with suppress(OSError):

@@ -138,6 +138,9 @@ class DnsTcp:
         del buffer[: 2 + size]
         return data
 
+    def charge(self) -> None:
+        """No budget counts it."""
+
     def reconsider(self) -> None:
         """Nothing to cut: each query is decided afresh."""
 

@@ -331,6 +331,11 @@ class End:
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
             self.close()
 
+    def failed(self, error: Exception) -> None:
+        """A fault of ours while it spoke: this end is over, and what hangs on it."""
+        self._fail(error)
+        self.cut()
+
     def cut(self) -> None:
         """End at once, with all that hangs on it: the record of what it was to say could not be written."""
         self.abort()

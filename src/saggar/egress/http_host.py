@@ -4,12 +4,15 @@ I1  A request is decided and recorded before its body is read and before anythin
 I2  What goes upstream, and back, is written anew from what was parsed.
 I3  An upstream connection serves one client connection and one destination; it is not used again after an unclean
     message, unsolicited bytes, or when either side asked to close.
-I4  A client learns of a cut response by RST, never by an orderly end.
+I4  Heads, bodies and trailers count as what they are, bytes towards the upstream; what went is in the cell's books when the
+    upstream's connection goes, and when the cell closes.
+I5  A client learns of a cut response by RST, never by an orderly end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -118,7 +121,7 @@ class HttpRelay:
             self._client.unread(head)
             await terminated.serve(connection, result, self._client)
             return False
-        over = self._over_budget(result)
+        over = self._over_budget(result, len(head))
         if over is not None:
             decision = connection.cell.over_budget(over, result)
             text = f"{result.destination}: {over.public}; {remedy(over.reason)}"
@@ -133,8 +136,9 @@ class HttpRelay:
             return self._refuse(decision, head_only=request.method == "HEAD")
         return await self._exchange(request, result)
 
-    def _over_budget(self, request: AuthorizedRequest) -> Refusal | None:
-        """Whether the task's budget has room for this request, and for a connection where it needs another one."""
+    def _over_budget(self, request: AuthorizedRequest, head: int) -> Refusal | None:
+        """Whether the task's budget has room for this request, whose head takes so many bytes, and for a connection where it
+        needs another one."""
         connection = self._connection
         current = self._upstream_for
         if connection.spend is None or current is None or current.destination.host != request.destination.host:
@@ -144,7 +148,7 @@ class HttpRelay:
             over = connection.spend.open()
             if over is not None:
                 return over
-        return connection.spend.request()
+        return connection.spend.request() or connection.spend.up(head)
 
     def _passes(self, take: Callable[[int], Refusal | None], count: int) -> None:
         """Raises _Cut where `count` bytes more are too many."""
@@ -239,12 +243,24 @@ class HttpRelay:
 
     def _drop_upstream(self) -> None:
         if self._upstream is not None:
-            if self._upstream_for is not None:
-                self._connection.cell.usage.add_bytes(
-                    self._upstream_for.destination, self._upstream.bytes_out, self._upstream.bytes_in
-                )
+            self._account()
             self._upstream.sock.close()
             self._upstream = None
+
+    def _account(self) -> None:
+        """Enter what the upstream's connection moved since this was last asked."""
+        wire, request = self._upstream, self._upstream_for
+        if wire is not None and request is not None:
+            self._connection.cell.usage.add_bytes(request.destination, wire.bytes_out, wire.bytes_in)
+            wire.bytes_out = wire.bytes_in = 0
+
+    def stop(self) -> None:
+        """The connection is about to be cancelled: nothing passes from here on, and what did is in the books."""
+        self._account()
+        if self._upstream is not None:
+            # not closed: whoever waits for the descriptor is still to let it go
+            with suppress(OSError):
+                self._upstream.sock.shutdown(socket.SHUT_RDWR)
 
     async def _exchange(self, request: RequestHead, authorized: AuthorizedRequest) -> bool:
         upgrade = _WEBSOCKET if request.upgrade else ()
@@ -304,7 +320,10 @@ class HttpRelay:
                     self._passes(spend.up, len(piece))
                 await upstream.write(chunk(piece) if body.kind == "chunked" else piece)
         if isinstance(reader, ChunkedReader):
-            await upstream.write(_end(reader))
+            end = _end(reader)
+            if spend is not None:
+                self._passes(spend.up, len(end) - len(LAST_CHUNK))
+            await upstream.write(end)
         if reader.rest:
             self._client.unread(reader.rest)
 

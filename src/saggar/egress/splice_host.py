@@ -243,7 +243,7 @@ class Splice:
         up: Callable[[int], bool] | None = None,
         down: Callable[[int], bool] | None = None,
     ) -> None:
-        """up, down: asked before so many bytes pass that way; a no ends both sides."""
+        """up, down: asked before so many bytes pass that way; a no ends both sides. `may_pass` of a direction changes it."""
         self.loop = loop
         self.share = share
         self.up = _Direction(self, client, upstream, up)

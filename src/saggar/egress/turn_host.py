@@ -1,7 +1,7 @@
 """What one round of the event loop has to say: first the records, then the bytes that follow from them.
 
 I1  Nothing that was written to an end in this round is sent before every record of the round is in the audit log; where
-    they cannot be written nothing of it is sent.
+    they cannot be written nothing of it is sent. A fault in one end ends that end, and the others have their say.
 I2  What waits here is bounded: each end is read at most once a round.
 
 Sixteen requests that came at once cost one append and wake each neighbour once: a `send` to a process that sleeps costs
@@ -9,6 +9,8 @@ three times one to a process that was just woken (23 us and 8 here, where waking
 """
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
         def send_now(self) -> None: ...
         def cut(self) -> None: ...
+        def failed(self, error: Exception) -> None: ...
 
 
 class Turn:
@@ -48,9 +51,20 @@ class Turn:
     def _over(self) -> None:
         self._armed = False
         ends, self._ends = self._ends, []
-        recorded = self._commit()
-        for end in ends:
-            if recorded:
-                end.send_now()
-            else:
-                end.cut()
+        recorded = False
+        try:
+            recorded = self._commit()
+        finally:
+            for end in ends:
+                _let_speak(end, recorded)
+
+
+def _let_speak(end: Speaker, recorded: bool) -> None:
+    try:
+        if recorded:
+            end.send_now()
+        else:
+            end.cut()
+    except Exception as e:  # noqa: BLE001  # whatever is wrong with one end, the others must not wait for ever
+        with suppress(Exception):
+            end.failed(e)

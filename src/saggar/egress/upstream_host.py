@@ -58,6 +58,8 @@ class Upstream(End):
         "fresh",
         "idle_since",
         "key",
+        "moved_down",
+        "moved_up",
         "responded",
         "reusable",
         "switched",
@@ -70,6 +72,9 @@ class Upstream(End):
         self.exchange: Exchange | None = None
         self.fresh = True
         self.idle_since = 0.0
+        #: bytes of HTTP that went each way and are in no book yet (`ClientEnd.account`)
+        self.moved_up = 0
+        self.moved_down = 0
         self.reusable = True
         self.responded = False
         self.switched = False
@@ -94,7 +99,13 @@ class Upstream(End):
         if self.exchange is not None:
             self.exchange.on_upstream_ready()
 
+    def write(self, data: bytes) -> None:
+        if not self.closed:
+            self.moved_up += len(data)
+        super().write(data)
+
     def data(self, data: bytes) -> None:
+        self.moved_down += len(data)
         exchange = self.exchange
         if exchange is None:
             # unsolicited: whoever sends ahead of a request could answer the next one

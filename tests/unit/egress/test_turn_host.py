@@ -49,6 +49,48 @@ def test_i1_nothing_is_sent_where_the_records_cannot_be_written():
     assert rounds(False) == ["commit", "cut a", "cut b", "commit", "cut later"]
 
 
+class Faulty(End):
+    def send_now(self):
+        raise ValueError("a fault of ours")
+
+    def failed(self, error):
+        self.log.append(f"failed {self.name}: {error}")
+        raise error
+
+
+def test_a_fault_in_one_end_ends_that_one_alone():
+    log = []
+
+    async def run():
+        turn = Turn(asyncio.get_running_loop(), lambda: True)
+        for end in (End(log, "a"), Faulty(log, "b"), End(log, "c")):
+            turn.add(end)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert log == ["send a", "failed b: a fault of ours", "send c"]
+
+
+def test_i1_a_fault_in_the_records_cuts_everybody():
+    log = []
+
+    def commit():
+        raise ValueError("no record")
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: log.append(str(context["exception"])))
+        turn = Turn(loop, commit)
+        for name in "ab":
+            turn.add(End(log, name))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert log == ["cut a", "cut b", "no record"]
+
+
 def test_kept_heap_takes_no_page_faults_for_a_piece_of_a_body():
     code = """
 import resource, sys
