@@ -11,6 +11,7 @@ from saggar.core.errors import ParseError, UsageError
 from saggar.core.tool import FieldLabel
 from saggar.plan import parse
 from saggar.plan.worker import ScriptedPlanner, ScriptedWorker
+from saggar.runtime.tools_host import ToolSession
 from saggar.testing.plan import OneAnswer
 
 RECORD = FieldLabel("system", readers="*", private=False)
@@ -69,14 +70,63 @@ def test_a_tool_that_is_exchanged_while_a_run_waits_ends_it(state, exchanged):
         run = session.id
     with pytest.raises(UsageError, match="the declaration of `send_email` is not the one that the run began with"):
         opened(tools(sent, **exchanged), nobody, resume=run)
-    with open(state / "runs" / run / "audit.jsonl", encoding="utf-8") as log:
-        last = [json.loads(line) for line in log]
-    found = [r for r in last if r["reason"] == "declaration_changed"]
+    found = [r for r in records(state, run) if r["reason"] == "declaration_changed"]
     assert [(r["effect"], r["detail"]) for r in found] == [("deny", {"tools": ["send_email"]})]
     # the true tools take it up as if nothing had been
     with opened(tools(sent), nobody, resume=run) as session:
         assert session.resume_sync().status == "parked"
     assert sent == []
+
+
+def asked_first():
+    return ScriptedPlanner({"go": 'a = ask_user("whom?")\nsend_email(to=a, body="x")\nreply("sent")'})
+
+
+def test_a_tool_that_is_exchanged_before_any_call_ends_it_too(state):
+    """The plan waits for its first answer: no token was minted and no call made, and its tools are on record all the same."""
+    sent, nobody = [], OneAnswer(None)
+    more = {
+        "worker": ScriptedWorker({}),
+        "capabilities": ["send:email[to=*, body=*]"],
+        "channels": [nobody],
+        "wait_s": 0,
+    }
+    with saggar.open_session(tools=tools(sent), planner=asked_first(), **more) as session:
+        assert session.ask_sync("go").status == "parked"
+        run = session.id
+    with pytest.raises(UsageError, match="the declaration of `send_email` is not the one that the run began with"):
+        saggar.open_session(tools=tools(sent, effect="write"), planner=asked_first(), resume=run, **more)
+    assert records(state, run)[-1]["reason"] == "declaration_changed"
+    assert sent == []
+
+
+def test_a_tool_that_joins_at_a_resume_is_held_to_at_the_next(state):
+    read, send = tools([])
+    with ToolSession([read], capabilities=["read:inbox"], channels=[]) as session:
+        run = session.id
+    with ToolSession([read, send], capabilities=["read:inbox"], channels=[], resume=run):
+        pass
+    # without it, and with it as it was: no change
+    for made in ([read], [send], [read, send]):
+        ToolSession(made, capabilities=["read:inbox"] * (read in made), channels=[], resume=run).close()
+    with pytest.raises(UsageError, match="declaration of `send_email`"):
+        ToolSession([read, tools([], effect="write")[1]], capabilities=["read:inbox"], channels=[], resume=run)
+    told = [sorted(r["detail"]["tools"]) for r in records(state, run) if r["kind"] == "capability.tools"]
+    assert told == [["read_inbox"], ["send_email"]]
+
+
+def test_a_log_that_names_no_tools_is_not_taken_up(state):
+    with ToolSession(tools([]), capabilities=["read:inbox"], channels=[]) as session:
+        run = session.id
+    log = state / "runs" / run / "audit.jsonl"
+    log.write_text("".join(x for x in log.read_text().splitlines(True) if "capability.tools" not in x))
+    with pytest.raises(UsageError, match="does not say which tools"):
+        ToolSession(tools([]), capabilities=["read:inbox"], channels=[], resume=run)
+
+
+def records(state, run):
+    with open(state / "runs" / run / "audit.jsonl", encoding="utf-8") as log:
+        return [json.loads(line) for line in log]
 
 
 def test_data_that_reads_like_a_declaration_declares_nothing():

@@ -113,7 +113,7 @@ class Gateway:
         self._ledger = above.ledger if above else Ledger()
         self._spent: set[str] = set()
         self._flow = Flow()
-        self._opened = False
+        self._on_record: set[str] | None = None
         self._refused = 0
 
     # -- what there is
@@ -155,18 +155,18 @@ class Gateway:
         found = list(capabilities)
         grants = [g for g in found if isinstance(g, Grant)]
         grants += self.grants(t for t in found if isinstance(t, str))
-        self._open()
+        self.open()
         detail = {"subject": subject, "ttl_s": ttl_s, "capabilities": [granted(g) for g in grants]}
         self._audit.append("capability.granted", layer="L3", effect=ALLOW, reason="minted", detail=detail)
         return grants
 
-    def _open(self) -> None:
-        """Record the task's tools once, for `saggar audit overprovision`. Raises `OSError`."""
-        if self._opened:
-            return
-        tools = {name: declared(t.declaration) for name, t in sorted(self._tools.items())}
-        self._audit.append("capability.tools", layer="L3", effect=ALLOW, reason="declared", detail={"tools": tools})
-        self._opened = True
+    def open(self) -> None:
+        """Record the tools that the log does not have yet: a task taken up again is held to them. Raises `OSError`."""
+        known = self._on_record or set()
+        tools = {n: declared(t.declaration) for n, t in sorted(self._tools.items()) if n not in known}
+        if tools or self._on_record is None:
+            self._audit.append("capability.tools", layer="L3", effect=ALLOW, reason="declared", detail={"tools": tools})
+            self._on_record = known | tools.keys()
 
     def restore(self, past: Past) -> None:
         """Take up a task where its log left it: spent ids, used budgets, and what was read."""
@@ -177,7 +177,7 @@ class Gateway:
         for name in past.tools:
             if name in self._tools:
                 self._seen(self._tools[name].declaration)
-        self._opened = past.opened
+        self._on_record = set(past.digests) if past.opened else None
 
     def above(self, grants: Iterable[Grant]) -> Above:
         """For the gateway of a sub-agent: its calls are charged to this task's accounts too. grants: this task's."""

@@ -2,8 +2,8 @@
 
 I1  A one-shot id that has an intent is spent, whether or not the outcome was seen.
 I2  Budgets count intents, not outcomes; records of other layers are passed over.
-I3  `changed` names each tool whose declaration is another than the one on record: what was granted, asked and answered
-    was about that one.
+I3  `changed` names each tool whose declaration is another than the one on record, or that was called and is on no
+    record: what was granted, asked and answered was about that one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from saggar.core.tool import ToolDeclaration
 @dataclass(frozen=True, slots=True)
 class Past:
     """spent: one-shot ids. used: account to calls, bytes, amount. tools: whose results were seen. open_calls: ids of
-    intents without an outcome, whose end nobody saw. digests: of the declarations that the task began with."""
+    intents without an outcome, whose end nobody saw. opened: the log says which tools there were. digests: of their
+    declarations, those that joined later included."""
 
     spent: frozenset[str] = frozenset()
     used: Mapping[Account, tuple[int, int, Decimal]] = field(default_factory=dict)
@@ -31,7 +32,8 @@ class Past:
 
     def changed(self, declarations: Iterable[ToolDeclaration]) -> list[str]:
         """The tools that are not what they were (I3); a new name is no change."""
-        return sorted(d.name for d in declarations if self.digests.get(d.name, d.digest) != d.digest)
+        known = dict.fromkeys(self.tools, "") | dict(self.digests)
+        return sorted(d.name for d in declarations if known.get(d.name, d.digest) != d.digest)
 
 
 def past_of(records: Iterable[Mapping[str, Any]]) -> Past:

@@ -110,16 +110,7 @@ class ToolSession:
         parent: ToolSession | None,
     ) -> None:
         self.audit = AuditLog(os.path.join(self._run.path, AUDIT), self.id)
-        changed = past.changed(t.declaration for t in tools)
-        if changed:
-            self.audit.append(
-                "capability.decision", layer="L3", effect=DENY, reason="declaration_changed", detail={"tools": changed}
-            )
-            self.audit.close()
-            raise UsageError(
-                f"the declaration of `{changed[0]}` is not the one that the run began with",
-                hint="what was planned, asked and answered was about that one; begin a new run",
-            )
+        _refuse_changed(self.audit, past, tools)
         self.approvals = Store(os.path.join(self._run.path, APPROVALS))
         self.approvals.park_all()
         review = Review(self.approvals, [Terminal()] if channels is None else channels, timeout_s=wait_s)
@@ -139,6 +130,8 @@ class ToolSession:
         )
         self.gateway: Gateway = self._desk.gateway
         self.gateway.restore(past)
+        # before anything is planned, asked or answered about them
+        self.gateway.open()
         self._purse = Purse(self.gateway, capabilities) if capabilities else None
         self._socket = ApprovalSocket(review, os.path.join(self._run.path, APPROVAL_SOCKET))
 
@@ -177,6 +170,20 @@ class ToolSession:
         self.close()
 
 
+def _refuse_changed(audit: AuditLog, past: Past, tools: Sequence[Tool]) -> None:
+    """For I3. Closes the log of a run that it refuses. Raises `UsageError`."""
+    changed = past.changed(t.declaration for t in tools)
+    if not changed:
+        return
+    detail = {"tools": changed}
+    audit.append("capability.decision", layer="L3", effect=DENY, reason="declaration_changed", detail=detail)
+    audit.close()
+    raise UsageError(
+        f"the declaration of `{changed[0]}` is not the one that the run began with",
+        hint="what was planned, asked and answered was about that one; begin a new run",
+    )
+
+
 def _run_directory(resume: str) -> tuple[RunDir, Past]:
     state = open_state(os.environ)
     if not resume:
@@ -187,4 +194,11 @@ def _run_directory(resume: str) -> tuple[RunDir, Past]:
     if not run.acquire():
         raise UsageError(f"the run `{run.id}` is alive", hint="only an ended run is taken up again")
     with open(os.path.join(run.path, AUDIT), "rb") as f:
-        return run, past_of(canonical.decode(line) for line in f)
+        past = past_of(canonical.decode(line) for line in f)
+    if not past.opened:
+        run.close()
+        raise UsageError(
+            f"the log of `{run.id}` does not say which tools the run began with",
+            hint="nothing can be held to them; begin a new run",
+        )
+    return run, past

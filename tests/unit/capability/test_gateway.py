@@ -557,3 +557,12 @@ def test_reading_public_trusted_output_does_not_taint():
     assert changed(Flow(), private=True) != Flow()
     assert FieldLabel().private
     assert len(TOOLS) == 5
+
+
+def test_a_tool_that_was_called_and_is_on_no_record_counts_as_changed():
+    desk, log, _ = make_desk("read:inbox")
+    assert desk.gateway.call(desk.gateway.token(["read:inbox"]), "read_inbox", {}).done
+    mine = desk.gateway.declarations().values()
+    assert past_of(log.records).changed(mine) == []
+    bare = past_of([r for r in log.records if r["kind"] != "capability.tools"])
+    assert (bare.opened, bare.changed(mine)) == (False, ["read_inbox"])
