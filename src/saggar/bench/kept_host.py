@@ -3,6 +3,7 @@
 I1  A result is on the disk's side before the next one is begun; a torn last line is dropped, and what follows it stands
     on a line of its own.
 I2  One file holds one model's results.
+I3  A file that cannot be written is found out before anything is asked of a model.
 """
 
 from __future__ import annotations
@@ -46,14 +47,28 @@ class Kept:
                 if not self.again(found):
                     self.done[found[self.key]] = found
 
+    def ready(self) -> None:
+        """Makes sure that results can be kept (I3). Raises `UsageError`."""
+        if not self.path:
+            return
+        try:
+            with open(self.path, "ab"):
+                pass
+        except (OSError, ValueError) as err:
+            raise UsageError(f"cannot write `{self.path}`: {type(err).__name__}", hint="--out FILE") from None
+
     def add(self, result: dict[str, Any]) -> None:
+        """Raises `UsageError` where the disk takes no more."""
         self.done[result[self.key]] = result
         if not self.path:
             return
-        with open(self.path, "a+b") as out:
-            if out.tell() and not _ends_a_line(out):
-                out.write(b"\n")
-            out.write(json.dumps(result, sort_keys=True).encode() + b"\n")
+        try:
+            with open(self.path, "a+b") as out:
+                if out.tell() and not _ends_a_line(out):
+                    out.write(b"\n")
+                out.write(json.dumps(result, sort_keys=True).encode() + b"\n")
+        except OSError as err:
+            raise UsageError(f"cannot write `{self.path}`: {err.strerror}", hint="what is in it is kept") from None
 
 
 def _ends_a_line(file: BinaryIO) -> bool:

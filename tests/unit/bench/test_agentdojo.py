@@ -12,6 +12,7 @@ import pytest
 from saggar.bench.agentdojo import plans
 from saggar.bench.agentdojo.declarations import SUITES
 from saggar.bench.stats import triplet, wilson
+from saggar.core.errors import PeerError
 from saggar.core.label import UNTRUSTED
 from saggar.core.tool import AUTHORITY_ROLES
 
@@ -222,8 +223,77 @@ def test_a_planner_that_could_not_be_asked_is_asked_the_next_time(tmp_path):
 
     out = tmp_path / "r.jsonl"
     rows = [("banking/user_task_0/benign", "planner: nobody there"), ("banking/user_task_1/benign", "done")]
-    out.write_text("".join(json.dumps({"job": j, "model": "m", "status": s}) + "\n" for j, s in rows))
+    counts = {"tokens_in": 1, "tokens_out": 1}
+    out.write_text("".join(json.dumps({"job": j, "model": "m", "status": s} | counts) + "\n" for j, s in rows))
     options = live_host.Options("m", "http://127.0.0.1:1/v1", out=str(out), suites=("banking",), attacks=False)
     names = [j.name for j in live_host.start(options, world.suites()).todo()]
     assert "banking/user_task_0/benign" in names
     assert "banking/user_task_1/benign" not in names
+
+
+LIVE = ["bench", "agentdojo", "--model", "m", "--base", "http://127.0.0.1:1/v1", "--suite", "banking", "--benign"]
+
+
+@needs_package
+def test_nothing_is_asked_where_nothing_can_be_kept(tmp_path, capsys):
+    from saggar.cli.main import main
+    from saggar.testing.model_host import ScriptedEndpoint
+
+    with ScriptedEndpoint(lambda _: "reply('x')") as server:
+        command = [w if "127.0.0.1" not in w else f"{server.url}/v1" for w in LIVE]
+        assert main([*command, "--limit", "1", "--out", str(tmp_path / "no" / "x")]) == 2
+        assert server.bodies == []
+    assert "cannot write" in capsys.readouterr().err
+
+
+@needs_package
+@pytest.mark.parametrize("limit", ["-3", "0", "x", "1.5", "٣", ""])
+def test_a_limit_is_a_number_above_zero(limit, tmp_path, capsys):
+    from saggar.cli.main import main
+
+    assert main([*LIVE, "--limit", limit, "--out", str(tmp_path / "r")]) == 2
+    assert "above zero" in capsys.readouterr().err
+
+
+@needs_package
+def test_a_suite_named_twice_counts_once(tmp_path, capsys):
+    from saggar.cli.main import main
+
+    assert main([*LIVE, "--suite", "banking", "--estimate", "--out", str(tmp_path / "r")]) == 0
+    assert json.loads(capsys.readouterr().err.partition("estimate: ")[2])["runs"] == 16
+
+
+@needs_package
+def test_an_endpoint_that_never_answers_is_no_result(tmp_path, capsys, monkeypatch):
+    from saggar.bench.agentdojo import live_host
+    from saggar.cli.main import main
+
+    monkeypatch.setattr(live_host.Endpoint, "say", _nobody)
+    assert main([*LIVE, "--limit", "2", "--out", str(tmp_path / "r"), "--json"]) == 5
+    out = capsys.readouterr()
+    found = json.loads(out.out)
+    assert (found["unanswered"], found["benign"]["of"], found["attempts"]) == (2, 0, 0)
+    assert "answered nothing" in out.err
+
+
+def _nobody(*_):
+    raise PeerError("nobody there")
+
+
+@needs_package
+def test_a_kept_line_that_no_run_wrote_is_made_anew(tmp_path):
+    from saggar.bench.agentdojo import live_host, world
+
+    whole = {"job": "banking/user_task_9/benign", "model": "m", "status": "done", "tokens_in": 1, "tokens_out": 2}
+    wrong = [{"tokens_in": "x"}, {"tokens_out": -1}, {"tokens_in": None}, {"status": 7}, {"outcome": []}, {"asks": "x"}]
+    out = tmp_path / "r"
+    out.write_text(
+        "".join(json.dumps(whole | {"job": f"banking/user_task_{n}/benign"} | w) + "\n" for n, w in enumerate(wrong))
+    )
+    options = live_host.Options("m", "http://127.0.0.1:1/v1", out=str(out), suites=("banking",), attacks=False)
+    assert live_host.start(options, world.suites()).done == {}
+    with open(out, "a") as f:
+        f.write(json.dumps(whole) + "\n")
+    held = live_host.start(options, world.suites())
+    assert set(held.done) == {"banking/user_task_9/benign"}
+    assert held.summary()["tokens_out"] == 2

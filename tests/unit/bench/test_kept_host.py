@@ -81,3 +81,15 @@ def test_what_is_no_price_is_refused(text):
 def test_lines_are_json(tmp_path):
     kept(tmp_path / "r").add({"case": "é\n", "model": "m"})
     assert json.loads((tmp_path / "r").read_text())["case"] == "é\n"
+
+
+def test_a_file_that_cannot_be_written_is_found_out_first(tmp_path):
+    for path in (tmp_path / "no" / "such", tmp_path):
+        with pytest.raises(UsageError, match="cannot write"):
+            Kept(str(path), "m", "case").ready()
+    Kept("", "m", "case").ready()
+    held = kept(tmp_path / "r")
+    held.ready()
+    held.add({"case": "a", "model": "m"})
+    held.ready()
+    assert set(kept(tmp_path / "r").done) == {"a"}

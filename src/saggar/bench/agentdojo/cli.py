@@ -13,7 +13,7 @@ from typing import Any
 
 from saggar.bench.agentdojo import goals, measure, plans, world
 from saggar.bench.agentdojo.judges import JUDGES
-from saggar.core.errors import UsageError
+from saggar.core.errors import PeerError, UsageError
 
 USAGE = """usage: saggar bench agentdojo [--json] [--quick] [--edition 1|2|3]
        saggar bench agentdojo --show FILE
@@ -33,7 +33,7 @@ documentation itself says are missed).
 
 With --model the same suites run with that model as planner and worker, through its endpoint. What is done is kept in
 --out (agentdojo.jsonl) and not done again. An estimate of calls, tokens and cost (--price per million tokens) is
-printed first; --estimate stops there.
+printed first; --estimate stops there. Exit code 5 when the endpoint answered nothing.
 """
 
 
@@ -270,9 +270,11 @@ def _live(args: list[str]) -> int:
     sys.stderr.write(f"estimate: {json.dumps(ahead)}\n")
     if flags["--estimate"]:
         return 0
-    live.run(progress=sys.stderr.isatty())
+    answered = live.run(progress=sys.stderr.isatty())
     summary = live.summary()
     sys.stdout.write(json.dumps(summary, indent=1 if flags["--json"] else None, sort_keys=True) + "\n")
+    if not answered:
+        raise PeerError("the model's endpoint answered nothing of what was asked in this run")
     return 0
 
 
@@ -290,18 +292,17 @@ def _options(found: dict[str, str], chosen: list[str], *, attacks: bool) -> Any:
     wrong = [name for name in chosen if name not in SUITES]
     if wrong:
         raise UsageError(f"no suite `{wrong[0]}`", hint=", ".join(SUITES))
-    try:
-        limit = int(found.get("--limit", "0"))
-    except ValueError:
-        raise UsageError("`--limit` is a number") from None
+    limit = found.get("--limit", "")
+    if "--limit" in found and not (limit.isascii() and limit.isdigit() and len(limit) <= 9 and int(limit) > 0):
+        raise UsageError("`--limit` is a whole number above zero", hint="without it, all that is not done yet")
     return Options(
         model=found["--model"],
         base=found["--base"],
         form="anthropic" if found.get("--format") == "anthropic" else "openai",
         key_env=found.get("--key-env", ""),
         out=found.get("--out", "agentdojo.jsonl"),
-        suites=tuple(chosen) or tuple(SUITES),
+        suites=tuple(dict.fromkeys(chosen or SUITES)),
         attacks=attacks,
-        limit=limit,
+        limit=int(limit or 0),
         price=price(found.get("--price")),
     )

@@ -115,15 +115,22 @@ class Live:
         found = [j for j in jobs(self.suites, self.options) if j.name not in self.done]
         return found[: self.options.limit] if self.options.limit else found
 
-    def run(self, progress: bool) -> None:
+    def run(self, progress: bool) -> bool:
+        """Whether the endpoint answered anything, where there was something to ask. Raises `UsageError` where the results
+        cannot be kept, before any model is called."""
+        self.kept.ready()
         todo = self.todo()
+        silent = 0
         for n, job in enumerate(todo, 1):
-            self.kept.add(self.one(job))
+            result = self.one(job)
+            silent += result["status"].startswith(NO_ANSWER)
+            self.kept.add(result)
             if progress:
                 bar = "#" * (30 * n // len(todo))
                 sys.stderr.write(f"\r[{bar:<30}] {n}/{len(todo)} {job.name[:50]:<50}")
         if progress and todo:
             sys.stderr.write("\n")
+        return not todo or silent < len(todo)
 
     def one(self, job: Job) -> dict[str, Any]:
         before = self.endpoint.spent
@@ -182,8 +189,10 @@ class Live:
         return result.reply, result.status
 
     def summary(self) -> dict[str, Any]:
-        benign = [r for r in self.done.values() if r["job"].endswith("/benign")]
-        attacks = Counter(r.get("outcome", "deny") for r in self.done.values() if not r["job"].endswith("/benign"))
+        # what the endpoint gave no answer to was neither done nor refused
+        made = [r for r in self.done.values() if not r["status"].startswith(NO_ANSWER)]
+        benign = [r for r in made if r["job"].endswith("/benign")]
+        attacks = Counter(r.get("outcome", "deny") for r in made if not r["job"].endswith("/benign"))
         useful = sum(bool(r.get("useful")) for r in benign)
         no_ask = sum(bool(r.get("useful")) and not r.get("asks") for r in benign)
         used = Usage(sum(r["tokens_in"] for r in self.done.values()), sum(r["tokens_out"] for r in self.done.values()))
@@ -199,6 +208,7 @@ class Live:
             },
             "attack": triplet(attacks["allow"], attacks["ask"], attacks["deny"]),
             "attempts": attacks.total(),
+            "unanswered": len(self.done) - len(made),
             "breaches": attacks["allow"],
             "tokens_in": used.prompt,
             "tokens_out": used.answer,
@@ -207,6 +217,14 @@ class Live:
 
 def start(options: Options, suites: Mapping[str, Suite]) -> Live:
     endpoint = Endpoint(options.form, options.base, options.model, headers=options.headers())
-    kept = Kept(options.out, options.model, "job", again=lambda r: str(r.get("status")).startswith(NO_ANSWER))
+    kept = Kept(options.out, options.model, "job", again=lambda r: not _whole(r) or r["status"].startswith(NO_ANSWER))
     kept.load()
     return Live(options, suites, endpoint, kept)
+
+
+def _whole(result: Mapping[str, Any]) -> bool:
+    """Whether a kept line is one that a run of ours wrote; any other is made anew."""
+    counts = [result.get("tokens_in"), result.get("tokens_out"), result.get("asks", 0)]
+    texts = [result.get("status"), result.get("outcome", "deny")]
+    fits = all(type(n) is int and n >= 0 for n in counts) and all(isinstance(t, str) for t in texts)
+    return fits and texts[1] in ("allow", "ask", "deny")

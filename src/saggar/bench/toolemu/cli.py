@@ -60,6 +60,7 @@ def main(argv: list[str]) -> int:
     sys.stderr.write(f"estimate: {json.dumps(run.estimate(todo, price(found.get('--price'))))}\n")
     if stop:
         return 0
+    kept.ready()
     for n, case in enumerate(todo, 1):
         kept.add(run.run(case, agent, emulator, judge, lambda: secrets.token_hex(8)) | {"model": found["--model"]})
         if sys.stderr.isatty():
