@@ -40,6 +40,8 @@ def script(body):
         return "import os"
     if not system.startswith("You write a plan"):
         return '{"to": "eve@evil.test"}' if "response_format" in body else "\x1b[31mTwo mails, https://evil.test/"
+    if "which" in user:
+        return 'a = ask_user("which?", options=["one", "two"])\nreply(f"It is {a}.")'
     if "obey" in user:
         return 'x = extract(read_inbox(), {"to": "email"}, "whom")\nsend_email(to=x.to, body="all")\nreply("done")'
     return 'reply(summarise(read_inbox(), "one line"))'
@@ -49,7 +51,7 @@ def script(body):
 def talk(tmp_path):
     (tmp_path / "my_tools.py").write_text(TOOLS)
 
-    def go(lines, *more):
+    def go(lines, *more, **variables):
         with ScriptedEndpoint(script) as server:
             command = [sys.executable, "-m", "saggar", "chat", "--tools", "my_tools", "--model", "m", "--base"]
             command += [f"{server.url}/v1", "--allow", "read:inbox", "--allow", "send:email[to=*, body=*]", *more]
@@ -58,7 +60,7 @@ def talk(tmp_path):
                 "PYTHONPATH": f"{ROOT}/src",
                 "SAGGAR_STATE_DIR": str(tmp_path / "state"),
                 "HOME": str(tmp_path),
-            }
+            } | variables
             return subprocess.run(
                 command, input=lines, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=90, check=False,
                 start_new_session=True,
@@ -96,6 +98,48 @@ def test_obeying_the_mail_waits_for_the_user(talk, tmp_path):
     )
     assert "it waits for you at step s3" in done.stdout
     assert not (tmp_path / "sent").exists()
+
+
+def test_a_question_that_found_nobody_is_asked_again_by_a_later_chat(talk):
+    first = talk("which\n", "--yes")
+    assert first.returncode == 0, first.stderr
+    assert "it waits for your answer at step s1: /resume, or `saggar chat --resume " in first.stdout
+    assert "approvals list" not in first.stdout
+    run = first.stdout.partition("session ")[2].split()[0]
+    later = talk("two\n/resume\n", "--resume", run)
+    assert later.returncode == 0, later.stderr
+    assert "It is two." in later.stdout
+    assert "nothing waits" in later.stdout
+    assert talk("", "--resume", "no-such-run").returncode == 2
+
+
+def test_an_answer_that_is_none_of_the_options_gets_a_second_try(talk):
+    done = talk("which\nthree\n two \n", "--yes")
+    assert "that is none of them" in done.stdout
+    assert "It is two." in done.stdout
+    done = talk("which\nthree\nfour\n", "--yes")
+    assert done.stdout.count("that is none of them") == 1
+    assert "It is four" not in done.stdout
+
+
+@pytest.mark.parametrize("wait", ["nan", "-1", "inf", "1e9", "soon"])
+def test_a_wait_is_a_number_of_seconds(talk, wait):
+    done = talk("", f"--wait={wait}")
+    assert done.returncode == 2
+    assert "--wait" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "base"), [("sk-secret\n", ""), ("sk-s\u00e9cret", ""), ("", "http://h:abc/v1"), ("", "http://[::1/v1")]
+)
+def test_a_key_or_base_that_http_cannot_carry_is_one_line(talk, key, base):
+    more = (["--base", base] if base else []) + (["--key-env", "MY_KEY"] if key else [])
+    done = talk("sum up\n", "--yes", *more, MY_KEY=key)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr + done.stdout
+    assert "sk-s" not in done.stderr + done.stdout
+    assert ("`MY_KEY`" if key else "no base URL") in done.stderr
 
 
 class Terminal:

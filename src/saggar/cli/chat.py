@@ -9,6 +9,9 @@ import select
 import sys
 from typing import Any
 
+#: for an answer to a card, as `--wait` has it: a month
+MAX_WAIT_S = 30 * 86400
+
 
 def main(argv: list[str]) -> int:
     """argv[0] is `chat`. Exit code 0 at the end of input."""
@@ -23,10 +26,18 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--key-env", metavar="VARIABLE", default="", help="without --model-policy: the key's variable")
     parser.add_argument("--allow", metavar="CAPABILITY", action="append", help="in place of the policy's capabilities")
     parser.add_argument("--owner", metavar="NAME", action="append", default=[], help="your name in the tools")
-    parser.add_argument("--wait", metavar="SECONDS", type=float, default=300.0, help="for an answer to a card")
+    parser.add_argument("--wait", metavar="SECONDS", type=_seconds, default=300.0, help="for an answer to a card")
     parser.add_argument("--yes", action="store_true", help="start each plan without asking")
+    parser.add_argument("--resume", metavar="RUN", default="", help="go on with the request that a chat left waiting")
     args = parser.parse_args(argv[1:])
     return _run(args)
+
+
+def _seconds(text: str) -> float:
+    found = float(text)  # argparse tells of a ValueError itself
+    if not 0 <= found <= MAX_WAIT_S:
+        raise argparse.ArgumentTypeError(f"seconds from 0 to {MAX_WAIT_S}")
+    return found
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -55,9 +66,10 @@ def _run(args: argparse.Namespace) -> int:
         owner=args.owner,
         on_plan=chat.show_plan,
         on_step=chat.show_step,
+        resume=args.resume,
     ) as session:
         sys.stdout.write(f"session {session.id}\n")
-        return chat.loop(session)
+        return chat.loop(session, resumed=bool(args.resume))
 
 
 def _model(args: argparse.Namespace, name: str) -> Any:

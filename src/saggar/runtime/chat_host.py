@@ -18,7 +18,11 @@ from saggar.plan.step import Call, Plan, all_steps
 from saggar.plan.worker import clean
 from saggar.runtime.session_host import Answer, Session
 
-HELP = "type a request; /plan shows the last plan, /trace what it did, /quit ends\n"
+HELP = (
+    "type a request; /plan shows the last plan, /trace what it did, /resume goes on with one that waits, /quit ends\n"
+)
+#: how often a person may name none of a question's options
+TRIES = 2
 
 
 @dataclass(slots=True)
@@ -29,18 +33,25 @@ class Chat:
     read: Callable[[str], str | None]
     assume: bool = False
     last: Answer | None = None
+    #: a question of the plan's own found nobody
+    unanswered: bool = False
 
-    def loop(self, session: Session) -> int:
-        """Runs until the end of input, or two Ctrl-C in a row at the prompt. Exit code 0."""
+    def loop(self, session: Session, *, resumed: bool = False) -> int:
+        """Runs until the end of input, or two Ctrl-C in a row at the prompt. resumed: begin with the request that an
+        earlier chat left waiting. Exit code 0."""
         self.say(HELP)
+        if resumed:
+            self.done(session, session.resume_sync)
         while (line := self.prompt()) is not None:
             request = line.strip()
             if request in ("/quit", "/exit"):
                 break
-            if request.startswith("/"):
+            if request == "/resume":
+                self.resume(session)
+            elif request.startswith("/"):
                 self.command(request)
             elif request:
-                self.request(session, request)
+                self.done(session, lambda request=request: session.ask_sync(request))  # type: ignore[misc]
         return 0
 
     def prompt(self) -> str | None:
@@ -52,9 +63,19 @@ class Chat:
                 self.say(hint)
         return None
 
-    def request(self, session: Session, request: str) -> None:
+    def resume(self, session: Session) -> None:
+        """Go on with the last request, where it waits for somebody."""
+        last = self.last
+        if last is None or last.status != "parked":
+            self.say("nothing waits\n")
+        else:
+            self.done(session, lambda: session.resume_sync(last.number))
+
+    def done(self, session: Session, ask: Callable[[], Answer]) -> None:
+        """One request from its plan to what is said of it."""
+        self.unanswered = False
         try:
-            self.last = session.ask_sync(request)
+            self.last = ask()
         except SaggarError as err:
             self.say(f"not done: {err}\n")
             return
@@ -62,14 +83,19 @@ class Chat:
             # a call that was cut off is on record as begun, and is not tried again; the session goes on
             self.say("\nstopped; what was done stays done, `saggar plan trace` shows it\n")
             return
-        self.answer(self.last)
+        self.answer(self.last, session.id)
 
-    def answer(self, answer: Answer) -> None:
+    def answer(self, answer: Answer, run: str) -> None:
         chip = sources(answer.result.label)
         if answer.text:
             self.say(f"\n{answer.text}\n  ({chip})\n")
         if answer.status == "parked":
-            self.say(f"it waits for you at step {answer.result.waiting}: `saggar approvals list`\n")
+            where = f"at step {answer.result.waiting}"
+            again = f"/resume, or `saggar chat --resume {run}` later,"
+            if self.unanswered:
+                self.say(f"it waits for your answer {where}: {again} asks again\n")
+            else:
+                self.say(f"it waits for you {where}: `saggar approvals list`; {again} goes on\n")
         elif answer.status != "done":
             self.say(f"it ended early: {answer.result.reason}\n")
 
@@ -105,7 +131,15 @@ class Chat:
             self.say(f"  (read from data: {suggest})\n")
         if options:
             self.say(f"  one of: {', '.join(options)}\n")
-        return self.read("your answer: ")
+        found: str | None = None
+        for left in reversed(range(TRIES)):
+            found = self.read("your answer: ")
+            if found is None or not options or found.strip() in options:
+                break
+            if left:
+                self.say("that is none of them\n")
+        self.unanswered = found is None
+        return found.strip() if found is not None and options else found
 
     def say(self, text: str) -> None:
         self.out.write(clean(text))
