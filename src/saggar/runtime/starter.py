@@ -3,7 +3,9 @@
 I1  What is inherited is a bound, never a right: the child is charged to its parent's budgets and held to its
     capabilities. Code that is in nobody's body has no parent.
 I2  A context, not a global: two bodies at a time know each its own. A body's new thread has it only where the context
-    is handed on (`asyncio.to_thread` does, `threading.Thread` does not); there `parent=` says it.
+    is handed on (`asyncio.to_thread` and `asyncio.create_task` do; `threading.Thread`, `loop.run_in_executor` and the
+    pools of `concurrent.futures` do not); there `parent=` says it.
+I3  A task that outlives the body keeps its context: what it opens after the parent has ended is refused.
 """
 
 from __future__ import annotations

@@ -78,6 +78,12 @@ class ToolSession:
             from saggar.runtime.tool_body_host import CellBody
 
             sandbox = CellBody(loaded, on_ask=on_ask)
+        parent = starter() if parent is None else parent
+        if parent is not None and parent.ended:
+            raise UsageError(
+                "the session whose tool started this one has ended: it has no budgets any more to charge",
+                hint="a task that outlives a tool's body gets a context of its own: `contextvars.Context()`",
+            )
         self._run, past = _run_directory(resume)
         self.id = self._run.id
         self.directory = self._run.path
@@ -85,7 +91,6 @@ class ToolSession:
         #: percent, for the plan wall
         self.amount_drift = loaded.tools.amount_drift_percent if loaded else 0
         self._ended = False
-        parent = starter() if parent is None else parent
         try:
             self._assemble(
                 past, tools, capabilities, rules, channels, wait_s, label_rules, sandbox, budget, outside, parent
@@ -134,6 +139,10 @@ class ToolSession:
         self.gateway.open()
         self._purse = Purse(self.gateway, capabilities) if capabilities else None
         self._socket = ApprovalSocket(review, os.path.join(self._run.path, APPROVAL_SOCKET))
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
 
     def token(self) -> str:
         """A token for this process that is good for at least 30 seconds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -13,7 +14,7 @@ from saggar.capability.declare import tool
 from saggar.capability.desk_host import Desk
 from saggar.capability.past import Past
 from saggar.core.clock import ManualClock
-from saggar.core.errors import Denied
+from saggar.core.errors import Denied, UsageError
 from saggar.core.tool import Budget
 from saggar.policy.load import parse
 from saggar.runtime.starter import starter
@@ -310,3 +311,46 @@ def test_a_child_has_no_more_processes_than_its_parent():
     two = parse("[egress]\nprocesses = 2\n", "child")
     assert "egress.processes" in wider(two, parse("", "parent"), {})
     assert "egress.processes" not in wider(two, two, {})
+
+
+def test_a_task_that_outlives_its_starter_opens_nothing_in_its_name(tmp_path, monkeypatch):
+    """A background task born in an async body has the body's context for good; the budgets there end with the session."""
+    monkeypatch.setenv("SAGGAR_STATE_DIR", str(tmp_path / "state"))
+
+    async def later(over):
+        with ToolSession(TOOLS, capabilities=[SEND], channels=[]) as early:
+            assert early.call("send_email", **MAIL).done
+        await over.wait()
+        with pytest.raises(UsageError, match="has ended"):
+            ToolSession(TOOLS, capabilities=[SEND], channels=[])
+        with contextvars.Context().run(ToolSession, TOOLS, capabilities=[SEND], channels=[]) as own:
+            return own.call("send_email", **MAIL).decision.reason
+
+    async def main():
+        over, born = asyncio.Event(), []
+
+        @tool("start:later", effect="write", reversible=True)
+        async def start_later() -> str:
+            born.append(asyncio.create_task(later(over)))
+            await asyncio.sleep(0)
+            return "begun"
+
+        with ToolSession([*TOOLS, start_later], capabilities=[SEND, "start:later"], channels=[]) as parent:
+            done = await parent.gateway.acall(parent.token(), "start_later", {})
+            assert done.value == "begun"
+        over.set()
+        return await born[0]
+
+    assert asyncio.run(main()) == "rule_allow"
+
+
+def test_a_pool_does_not_hand_the_starter_on(tmp_path, monkeypatch):
+    """What docs/CAPABILITIES.md says of executors."""
+    monkeypatch.setenv("SAGGAR_STATE_DIR", str(tmp_path / "state"))
+
+    def opens(_):
+        with ThreadPoolExecutor(1) as pool:
+            return [str(pool.submit(starter).result()), str(starter().id)]
+
+    with ToolSession(agents(opens), capabilities=["start:child", "start:later"], channels=[]) as parent:
+        assert parent.call("start_child", n=1).value == ["None", parent.id]
