@@ -33,7 +33,8 @@ from saggar.isolation.rootfs_host import System
 from saggar.isolation.seccomp import build_filter
 from saggar.policy.model import EgressPolicy, EgressRule, Policy, WorkspacePolicy
 from saggar.runtime import api_host
-from saggar.runtime.prepare_host import Options, Prepared, Session
+from saggar.runtime.caller_host import Options, Session
+from saggar.runtime.prepare_host import Prepared
 
 TRUE = "/bin/true"
 #: until the launcher has cleared up after a run, and born a spare: some 10 ms

@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any
 from saggar.core.errors import UsageError
 from saggar.policy.model import Policy
 from saggar.runtime.ask_host import Asker
+from saggar.runtime.caller_host import Options
 from saggar.runtime.engine_host import Engine, engine
-from saggar.runtime.prepare_host import Options, Prepared, foresee
+from saggar.runtime.prepare_host import Prepared
+from saggar.runtime.request_host import foresee
 from saggar.runtime.stream_host import Capture, Drain, Feed, own_pipe
 
 if TYPE_CHECKING:

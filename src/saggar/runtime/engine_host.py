@@ -18,7 +18,7 @@ from select import POLLIN
 from saggar.core.errors import InvariantBroken
 from saggar.isolation import launcher_host
 from saggar.isolation import wire_host as wire
-from saggar.runtime.prepare_host import Session
+from saggar.runtime.caller_host import Session
 from saggar.runtime.supervisor_host import Supervisor
 
 TYPE_CHECKING = False

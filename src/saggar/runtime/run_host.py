@@ -7,7 +7,9 @@ from stat import S_ISREG
 
 from saggar.core.errors import UsageError
 from saggar.isolation import launcher_host
-from saggar.runtime.prepare_host import Options, Prepared, Session, foresee
+from saggar.runtime.caller_host import Options, Session
+from saggar.runtime.prepare_host import Prepared
+from saggar.runtime.request_host import foresee
 from saggar.runtime.stream_host import Relay, own_pipe, passes_through
 from saggar.runtime.supervisor_host import Supervisor
 from saggar.runtime.terminal_host import Terminal

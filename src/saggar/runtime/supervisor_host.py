@@ -231,7 +231,7 @@ class Supervisor:
         return cell
 
     def expect(self, message: dict[str, Any] | None) -> None:
-        """Have a child born for a run that is being prepared (`prepare_host.foresee`). For any thread: one send, and no matter if lost."""
+        """Have a child born for a run that is being prepared (`request_host.foresee`). For any thread: one send, and no matter if lost."""
         if message is None:
             return
         try:

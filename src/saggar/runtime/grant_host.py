@@ -1,0 +1,76 @@
+"""The paths of the host that a cell is shown read-only: opened once, and put in their order with the workspace.
+
+I1  What was opened and looked at is what is shown: the launcher gets the descriptor, with the inode that it had here.
+"""
+
+from __future__ import annotations
+
+import os
+from stat import S_ISDIR, S_ISREG
+
+from saggar.core.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from saggar.runtime.prepare_host import Prepared
+
+
+class Grant:
+    """One path of the host shown read-only. owned: a root caller's grant, whose owners are mapped; a tool chain's are not."""
+
+    __slots__ = ("device", "directory", "fd", "inode", "owned", "path", "target")
+
+    def __init__(self, path: str, *, owned: bool, target: str = "") -> None:
+        self.path = path
+        self.target = target or path
+        self.owned = owned
+        self.fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        status = os.fstat(self.fd)
+        self.device = status.st_dev
+        self.inode = status.st_ino
+        self.directory = S_ISDIR(status.st_mode)
+        if not self.directory and not S_ISREG(status.st_mode):
+            os.close(self.fd)
+            raise UsageError(f"`{path}` is neither a directory nor a regular file, and cannot be shown in a cell")
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def to_json(self, fd: int) -> dict[str, Any]:
+        """For the launcher's request. fd: its place among the request's descriptors."""
+        return {
+            "fd": fd,
+            "path": self.path,
+            "device": self.device,
+            "inode": self.inode,
+            "directory": self.directory,
+            "owned": self.owned,
+        }
+
+
+def open_grants(prepared: Prepared) -> None:
+    """What the policy and the workspace name. Raises UsageError."""
+    for path in prepared.policy.isolation.read:
+        try:
+            prepared.grants.append(Grant(path, owned=True))
+        except OSError as error:
+            raise UsageError(
+                f"the path `{path}` of `isolation.read` cannot be opened: {error.strerror}", file=prepared.policy.file
+            ) from None
+    if prepared.workspace.repository:
+        prepared.grants.append(Grant(prepared.workspace.repository, owned=True))
+
+
+def binds(prepared: Prepared) -> list[tuple[int, str, bool]]:
+    """(number of the grant, or -1 for the workspace; place; writable), in the order in which they are put there."""
+    found = [(i, g.target, False) for i, g in enumerate(prepared.grants)]
+    if prepared.workspace.mode == "none":
+        return found
+    # beneath the grants that lie inside it, above those that it lies inside
+    inner = [b for b in found if (b[1] + "/").startswith(prepared.workspace_target + "/")]
+    outer = [b for b in found if b not in inner]
+    return [*outer, (-1, prepared.workspace_target, prepared.workspace.mode != "read-only"), *inner]
