@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -201,6 +203,71 @@ def test_a_killed_launcher_is_said_and_replaced():
     assert saggar.run_sync(["true"]).ok
     assert engine() is not first
     assert not _running(b"3215")
+
+
+#: a process of its own, whose launcher is killed so many seconds after it was spawned; says how its first run ended, and its second
+DYING = """
+import asyncio, glob, os, signal, sys, threading, time
+import saggar
+from saggar.runtime import api_host, engine_host
+
+delay, how = float(sys.argv[1]), sys.argv[2]
+real = os.posix_spawn
+def dying(*args, **more):
+    os.posix_spawn = real
+    pid = real(*args, **more)
+    def end():
+        time.sleep(delay)
+        os.kill(pid, signal.SIGKILL)
+    end() if not delay else threading.Thread(target=end).start()
+    return pid
+os.posix_spawn = dying
+signal.alarm(20)
+
+async def spawned():
+    async with await saggar.spawn("sleep 0.2; exit 5") as process:
+        return await process.wait()
+
+def once():
+    if how == "run_sync":
+        return saggar.run_sync("sleep 0.2; exit 5")
+    return asyncio.run(saggar.run("sleep 0.2; exit 5") if how == "run" else spawned())
+
+if delay >= 1:
+    # between preparing and starting, for certain
+    prepare, delay = api_host.Prepared, 0
+    def late(*args):
+        prepared = prepare(*args)
+        engine = engine_host.engine()
+        for pid in [p for name in glob.glob("/proc/self/task/*/children") for p in open(name).read().split()]:
+            os.kill(int(pid), signal.SIGKILL)
+        engine._thread.join()
+        api_host.Prepared = prepare
+        return prepared
+    os.posix_spawn = real
+    api_host.Prepared = late
+first, second = once(), once()
+print(first.cause, first.exit_code, second.cause, second.exit_code)
+"""
+
+
+@pytest.mark.parametrize("how", ["run", "run_sync", "spawn"])
+@pytest.mark.parametrize("delay", [0, 0.005, 0.01, 0.03, 0.05, 1])
+def test_a_launcher_killed_at_any_moment_leaves_nobody_waiting(how, delay):
+    src = os.path.dirname(os.path.dirname(os.path.abspath(saggar.__file__)))
+    done = subprocess.run(
+        [sys.executable, "-c", DYING, str(delay), how],
+        env=os.environ | {"PYTHONPATH": src},
+        stdout=subprocess.PIPE,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0
+    first, second = done.stdout.split()[:2], done.stdout.split()[2:]
+    # one that was killed before anybody looked is replaced, and nobody is the wiser
+    assert first in ([b"launcher_died", b"None"], [b"exit", b"5"])
+    assert first[0] == b"launcher_died" or delay < 1
+    assert second == [b"exit", b"5"]
 
 
 def test_a_forked_child_has_an_engine_of_its_own():

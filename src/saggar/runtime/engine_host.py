@@ -3,6 +3,7 @@
 I1  The launcher is a fresh, small interpreter, started once: forking a large one cost 1.55 times a bare bubblewrap (measured).
 I2  The thread that starts the launcher lives as long as the process: the kernel ties a parent's death to the thread.
 I3  After a fork the child gets an engine of its own; the parent's sockets are not used by two.
+I4  What is asked for is always called: after the thread's end by whoever asks, one at a time, and the supervisor says what became of it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Engine:
     __slots__ = (
         "_calls",
         "_closing",
+        "_ended",
+        "_lock",
         "_preparing",
         "_ready",
         "_session",
@@ -49,6 +52,9 @@ class Engine:
         self._session: Session | None = None
         self._calls: deque[Callable[[], None]] = deque()
         self._closing = False
+        self._ended = False
+        # one that its owner may take again: what is called may call
+        self._lock = threading.RLock()
         self._preparing = threading.Lock()
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._ready = threading.Event()
@@ -70,8 +76,13 @@ class Engine:
             return self._session
 
     def call(self, function: Callable[[], None]) -> None:
-        """Have the thread call `function` soon; from the thread itself as well."""
-        self._calls.append(function)
+        """Have the thread call `function` soon; from the thread itself as well. Where the thread has ended (the launcher died), it is
+        called here and now: a run that is started then ends as `launcher_died`, and nothing of it was started."""
+        with self._lock:
+            if self._ended:
+                function()
+                return
+            self._calls.append(function)
         try:
             os.write(self._wake_w, b"1")
         except BlockingIOError:
@@ -104,9 +115,12 @@ class Engine:
             self._drop_calls()
 
     def _drop_calls(self) -> None:
-        """What was asked for after the end: runs are told, the rest has nothing to act on."""
-        while self._calls:
-            self._calls.popleft()()
+        """What was asked for before the end and not called yet: runs are told, the rest has nothing to act on."""
+        with self._lock:
+            # from here on the supervisor is used by whoever calls, under the lock
+            self._ended = True
+            while self._calls:
+                self._calls.popleft()()
 
     def _woken(self, _events: int) -> None:
         try:
