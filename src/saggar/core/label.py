@@ -104,7 +104,10 @@ class Source(Frozen):
         )
 
 
-#: stands for sources that were folded away
+#: what the planner made up: in no words of the request
+PLANNER = Source("system", "planner")
+#: stands for sources that were folded away, whoever they were; a rule that asks where a value came from takes it for a
+#: stranger, so it asks which sources it knows to be good, never that none is bad
 MANY = Source("system", "many")
 
 
@@ -149,6 +152,11 @@ class Label(Frozen):
     def at_least(self, integrity: Integrity) -> bool:
         return RANK[self.integrity] >= RANK[integrity]
 
+    @property
+    def own_words(self) -> bool:
+        """Whether all of it is the user's, by sources that are still known."""
+        return self.integrity == USER and bool(self.sources) and MANY not in self.sources
+
     def may_read(self, principal: str) -> bool:
         return self.readers is None or principal in self.readers
 
@@ -184,6 +192,8 @@ class Label(Frozen):
 
 #: identity of the join: no source, anybody may read, nothing lowers it
 NEUTRAL = Label()
+#: of what the planner made up
+PLANNED = Label((PLANNER,), integrity=SYSTEM)
 
 
 def join(*labels: Label) -> Label:

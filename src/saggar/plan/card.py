@@ -13,6 +13,7 @@ from typing import Any
 from saggar.audit.canonical import encode
 from saggar.core.approval import CardLine, Question
 from saggar.core.decision import Decision
+from saggar.core.label import MANY
 from saggar.core.tool import ToolDeclaration
 from saggar.core.why import why as words
 from saggar.plan.node import Node, whole
@@ -27,8 +28,9 @@ def args_hash(run: str, key: str, digest: str, tool: str, plain: Mapping[str, An
 
 
 def strangers_first(names: list[str]) -> list[str]:
-    """Sources for a card: what tools gave before what the user, the planner and the worker added."""
-    return sorted(names, key=lambda name: (not name.startswith("tool "), name))
+    """Sources for a card: what tools gave, or nobody knows any more who, before what the user, the planner and the
+    worker added."""
+    return sorted(names, key=lambda name: (name != str(MANY) and not name.startswith("tool "), name))
 
 
 def question_for(

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from saggar.core.decision import ALLOW, Decision
-from saggar.core.label import DIRECTORY, NEUTRAL, UNTRUSTED, USER, Label, Source, join
+from saggar.core.label import DIRECTORY, NEUTRAL, PLANNED, PLANNER, UNTRUSTED, USER, Label, Source, join
 from saggar.core.tool import ToolDeclaration, TypeSpec
-from saggar.plan import expression, flow
+from saggar.plan import audience, expression, flow
 from saggar.plan import step as steps
 from saggar.plan.calling import asking
 from saggar.plan.expression import Expr
@@ -178,7 +178,16 @@ class _Walk:
         self.fits(step, declaration, args)
         nodes = {name: Node(None, settled(a), a.writer, a.names) for name, a in args.items()}
         known = {n: a for n, a in nodes.items() if declaration.argument(n) is not None}
-        decision = self.decide(declaration, known)
+        keyed = {
+            n: Node(None, join(known[n].label, PLANNED))
+            for n in addressing(declaration) & set(known)
+            if _keyed(args[n])
+        }
+        decision = self.decide(declaration, known | keyed)
+        if decision.effect == ALLOW and declaration.effect in audience.OUTWARD:
+            # where the run may find nobody in the argument, it counts as told to everybody
+            somebody = any(self.somebody(e) for n, e in step.args if n in addressing(declaration))
+            decision = decision if somebody else self.decide(declaration, _without_audience(declaration, known))
         self.foresee(step, declaration, known, decision)
         # as the executor has it: what is stored has a say in there being a result, not in what it is
         base = join(self.pc, *(known[n].label for n in asking(declaration, known)))
@@ -190,6 +199,16 @@ class _Walk:
         """`flow.decide` on worst labels. A recipient's name is not known yet, so its own text stands for a stranger."""
         named = {n: Node("?", a.label, a.writer, a.names) for n, a in args.items()}
         return flow.decide(declaration, named, self.pc, self.plan.request, self.tools)
+
+    def somebody(self, e: Expr) -> bool:
+        """Whether the expression, whatever the run finds, gives an addressee."""
+        if isinstance(e, expression.ListOf):
+            return any(map(self.somebody, e.items))
+        if isinstance(e, expression.Lit):
+            return e.value is not None
+        found = self.value(e)
+        from_tools = any(s.kind == "tool" for s in flatten(found).sources) or not flatten(found).sources
+        return isinstance(e, expression.Text) or (found.kind in _SCALARS and not from_tools)
 
     def span(self, declaration: ToolDeclaration, args: Mapping[str, Shape]) -> tuple[int, int]:
         labels = [flatten(a) for a in args.values()]
@@ -212,7 +231,7 @@ class _Walk:
     def foresee(self, step: Call, declaration: ToolDeclaration, args: Mapping[str, Node], decision: Decision) -> None:
         if decision.effect != ALLOW:
             found = decision.detail.get("arguments", [])
-            sources = tuple(dict.fromkeys(s for x in found for s in x["sources"] if not s.startswith("system")))
+            sources = tuple(dict.fromkeys(s for x in found for s in x["sources"] if s != str(PLANNER)))
             self.report.questions.append(
                 Foreseen(step.id, step.line, step.tool, decision.reason, sources[:6], self.times)
             )
@@ -335,6 +354,24 @@ class _Walk:
         self.replans, self.times, self.sure = self.replans - 1, times, sure
 
 
+#: kinds of which each value is an addressee
+_SCALARS = frozenset({"string", "integer", "number", "boolean"})
+
+
+def addressing(declaration: ToolDeclaration) -> frozenset[str]:
+    return frozenset(a.name for a in declaration.with_role(*audience.AUDIENCE_ROLES))
+
+
+def _without_audience(declaration: ToolDeclaration, args: Mapping[str, Node]) -> dict[str, Node]:
+    return {n: a for n, a in args.items() if n not in addressing(declaration)}
+
+
+def _keyed(shape: Shape) -> bool:
+    """Whether it holds an object, whose keys nobody's words name (`audience.addressed`)."""
+    inside = shape.items is not None and _keyed(shape.items)
+    return shape.kind in ("object", "json") or inside
+
+
 def suits(kind: str, wanted: TypeSpec) -> bool:
     """Whether a value of this kind may fit; `json` is not known before the run."""
     if "json" in (kind, wanted.kind) or (kind == "null" and wanted.nullable):
@@ -395,8 +432,10 @@ def _each(e: expression.Each, scope: Mapping[str, Shape], request: str) -> Shape
 def _operation(e: expression.Op, scope: Mapping[str, Shape], request: str) -> Shape:
     args = [evaluate(a, scope, request) for a in e.args]
     label = join(NEUTRAL, *(flatten(a) for a in args))
+    if e.name in expression.BY_SHAPE:
+        label = join(label, PLANNED)
     if e.name == "len":
-        return scalar("integer", args[0].label)
+        return scalar("integer", join(args[0].label, PLANNED))
     if e.name in ("eq", "matches") and _named(args, request):
         return scalar("boolean", label if label.at_least(DIRECTORY) else label.replace(integrity=DIRECTORY))
     if e.name == "if":
@@ -424,7 +463,7 @@ def _named(args: list[Shape], request: str) -> bool:
 
 
 def _words(x: Shape) -> bool:
-    return x.label.integrity == USER and bool(x.label.sources)
+    return x.label.own_words
 
 
 def _kind_of(value: object) -> str:

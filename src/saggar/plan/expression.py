@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saggar.core.errors import LimitExceeded, ParseError
-from saggar.core.label import DIRECTORY, NEUTRAL, RANK, SYSTEM, USER, Label, Source, join
+from saggar.core.label import DIRECTORY, NEUTRAL, PLANNED, RANK, USER, Label, Source, join
 from saggar.plan import node as nodes
 from saggar.plan import operation
 from saggar.plan.naming import named_in
@@ -99,12 +99,14 @@ class Meter:
 
 
 Scope = Mapping[str, Node]
+#: what comes of a container's shape, which the planner may have written: a key or a length is in no words of the request
+BY_SHAPE = frozenset({"len", "keys"})
 
 
 def literal_label(span: tuple[int, int]) -> Label:
     """Words of the user's request are the user's; what the planner made up is ours."""
     if span == (-1, -1):
-        return Label([Source("system", "planner")], integrity=SYSTEM)
+        return PLANNED
     return Label([Source("user", span=span)], integrity=USER)
 
 
@@ -143,7 +145,7 @@ def _apply(name: str, args: list[Node], meter: Meter) -> Node:
     labels = [a.label if name == "len" else whole(a) for a in args]
     if name in ("eq", "matches") and _named(args, meter.request):
         labels = [_lift(x) for x in labels]
-    label = join(*labels)
+    label = join(*labels, PLANNED) if name in BY_SHAPE else join(*labels)
     if not all(a.known if name == "len" else nodes.complete(a) for a in args):
         return missing(label)
     plain = [nodes.raw(a) for a in args]
@@ -189,7 +191,7 @@ def _a_name(node: Node, request: str) -> bool:
 
 
 def _words(node: Node) -> bool:
-    return node.label.integrity == USER and bool(node.label.sources)
+    return node.label.own_words
 
 
 def _lift(label: Label) -> Label:

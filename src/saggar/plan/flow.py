@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from saggar.core.decision import ALLOW, ASK, Decision
-from saggar.core.label import DIRECTORY, MANY, UNTRUSTED, Label, Source
+from saggar.core.label import DIRECTORY, PLANNER, UNTRUSTED, Label, Source
 from saggar.core.tool import AUTHORITY_ROLES, ArgumentDeclaration, ToolDeclaration
 from saggar.plan.audience import untold
 from saggar.plan.naming import named_in
@@ -98,12 +98,26 @@ def within_bound(node: Node, pc: Label, tools: Mapping[str, ToolDeclaration], dr
     return fits and all(s.kind == "worker" or _vouched(s, tools) for s in whole(node).sources)
 
 
+def drifts(
+    declaration: ToolDeclaration,
+    args: Mapping[str, Node],
+    pc: Label,
+    tools: Mapping[str, ToolDeclaration],
+    drift_percent: float,
+) -> bool:
+    """Whether the policy's bound, and nothing else, lets an amount of this call pass."""
+    paid = [args[a.name] for a in declaration.with_role("amount") if a.name in args]
+    return declaration.effect == "pay" and any(
+        _amount(x, pc, tools, drift_percent) and not _amount(x, pc, tools, 0.0) for x in paid
+    )
+
+
 def _vouched(source: Source, tools: Mapping[str, ToolDeclaration]) -> bool:
-    if source.kind == "worker":
-        return False  # it transforms, it never endorses: a turned one would name any sum
-    if source.kind != "tool" or source.span != (-1, -1):
-        return source != MANY
-    declaration = tools.get(source.name)
+    """By what it is, not by what it is not: a worker transforms and never endorses (a turned one would name any sum),
+    and sources that were folded away may have been anybody."""
+    if source.kind == "user" or source == PLANNER or (source.kind == "tool" and source.span != (-1, -1)):
+        return True
+    declaration = tools.get(source.name) if source.kind == "tool" else None
     return declaration is not None and declaration.label_of(source.field).integrity != UNTRUSTED
 
 

@@ -27,6 +27,8 @@ from saggar.plan.step import Call
 
 #: life of the capability of one call
 CAPABILITY_TTL_S = 60.0
+#: the journal's entry for the one call that may pass by the policy's bound on amounts; no step has such an id
+DRIFTED = "plan.drift"
 #: what hostile data can make a gateway raise (I4); a spent limit or a record that cannot be written (`OSError`) is not among it
 UNFIT = (ParseError, PeerError, UsageError, Denied, ValueError, TypeError, ArithmeticError, RecursionError, LookupError)
 
@@ -51,7 +53,10 @@ class Invoking(State):
             raise LimitExceeded("the plan makes too many calls", limit="plan.calls", value=self.plan.max_calls)
         args = {name: nodes.settled(node) for name, node in args.items()}
         base = join(self.pc, *(whole(args[n]) for n in asking(declaration, args)))
-        decision = self.x.decide(declaration, args, self.pc, self.plan.request, self.x.tools, self.x.drift_percent)
+        drift = self.drift_left(key)
+        decision = self.x.decide(declaration, args, self.pc, self.plan.request, self.x.tools, drift)
+        if decision.effect == ALLOW and drift and flow.drifts(declaration, args, self.pc, self.x.tools, drift):
+            self.x.journal.put(DRIFTED, {"key": key})
         plain = self.plain(declaration, args)
         result = missing(ran)
         asks = decision.effect == ASK
@@ -71,6 +76,12 @@ class Invoking(State):
             )
         )  # fmt: skip
         self.put(step.out, result, key)
+
+    def drift_left(self, key: str) -> float:
+        """The policy's bound, once a request: whoever moved an amount by it has moved what the next one would be held
+        against. In the journal before the call, so that a restart gives no second one."""
+        held = self.x.journal.get(DRIFTED)
+        return self.x.drift_percent if held is None or held.get("key") == key else 0.0
 
     def plain(self, declaration: ToolDeclaration, args: Mapping[str, Node]) -> dict[str, Any]:
         """The bare arguments; links of strangers in what goes out to others are made inert."""
@@ -156,7 +167,7 @@ class Invoking(State):
             return failed, False
         self.x.record("plan.call", effect=ALLOW, reason="intent", detail={"key": key, "tool": step.tool})
         self.x.journal.put(key, {"state": journal.INTENT})
-        shown = self.labels(declaration, args, why)
+        shown = self.labels(declaration, args, why, key)
         try:
             outcome = self.x.gateway.call(token, step.tool, plain, labels=shown, call_id=f"{self.x.run_id}.{key}")
         except UNFIT as err:
@@ -182,7 +193,7 @@ class Invoking(State):
         return result, ran
 
     def labels(
-        self, declaration: ToolDeclaration, args: Mapping[str, Node], why: Decision | None
+        self, declaration: ToolDeclaration, args: Mapping[str, Node], why: Decision | None, key: str
     ) -> dict[str, LabelLike]:
         """What the gateway is told. A human who approved this very call has endorsed its arguments; one whom the user
         named (or approved) is a reader from here on."""
@@ -192,15 +203,15 @@ class Invoking(State):
         return {
             name: call_label(
                 node.under(self.pc),
-                endorsed=why is None or self.within_bound(declaration, name, node),
+                endorsed=why is None or self.within_bound(declaration, name, node, key),
                 let_in=let_in | {str(x.data) for x in told if audience.may_be_told(node, x, self.pc)},
                 decision=why if asks else None,
             )
             for name, node in args.items()
         }
 
-    def within_bound(self, declaration: ToolDeclaration, name: str, node: Node) -> bool:
+    def within_bound(self, declaration: ToolDeclaration, name: str, node: Node, key: str) -> bool:
         """Whether the policy's bound, not its source, is what vouches for this amount: to the gateway it is trusted."""
         argument = declaration.argument(name)
         paid = argument is not None and argument.role == "amount" and declaration.effect == "pay"
-        return paid and flow.within_bound(node, self.pc, self.x.tools, self.x.drift_percent)
+        return paid and flow.within_bound(node, self.pc, self.x.tools, self.drift_left(key))

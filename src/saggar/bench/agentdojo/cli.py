@@ -49,6 +49,7 @@ PLAN_KINDS = (PLAN, PLAN_HOSTILE, PLAN_FIRST, PLAN_NAMES, PLAN_DRIFT)
 #: further benign rows of the result, and their titles
 BENIGN = {
     "benign_with_amount_drift": f"benign, the policy lets amounts drift by {DRIFT_PERCENT} %",
+    "benign_with_both_walls": "benign, L3's built-in rules on as in a session, nothing accepted",
     "benign_second_edition": "benign, second edition",
     "benign_first_edition": "benign, first edition",
 }
@@ -124,6 +125,7 @@ def run(*, quick: bool = False, edition: int = plans.LATEST) -> dict[str, Any]:
         "benign_first_edition": benign[1].to_json(),
         "benign_second_edition": benign[2].to_json(),
         "benign_with_amount_drift": measure.plan_benign(suites, edition, drift_percent=DRIFT_PERCENT).to_json(),
+        "benign_with_both_walls": measure.plan_benign(suites, edition, both_walls=True).to_json(),
         "attack": tallies[PLAN].to_json(),
     }
     result["overprovision"] = measure.overprovision(suites, benign[edition])
@@ -154,7 +156,7 @@ def report(r: dict[str, Any]) -> str:
         f"AgentDojo {r['version']}, no model ({r['seconds']} s, {r['cpu_seconds']} s of processor time)",
         _tested(test),
         "",
-        f"plan mode (edition {plan['edition']} of the plans)",
+        f"plan mode (edition {plan['edition']} of the plans; L4 alone but for the row that says otherwise)",
         _benign("benign", plan["benign"]),
         *(_benign(title, plan[key]) for key, title in BENIGN.items() if key in plan),
         _attack("attack", plan["attack"]),

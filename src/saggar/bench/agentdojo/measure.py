@@ -90,6 +90,8 @@ class Benign:
     foreseen: int = 0
     came: int = 0
     unforeseen: list[str] = field(default_factory=list)
+    #: with both walls: tasks in which each built-in rule of L3 asked
+    rules: Counter[str] = field(default_factory=Counter)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -102,12 +104,13 @@ class Benign:
             "failed": self.failed,
             "asking": self.asking,
             "questions": {"foreseen": self.foreseen, "came": self.came, "not_foreseen": self.unforeseen},
+            **({"tasks_asked_by_rule": dict(self.rules)} if self.rules else {}),
         }
 
 
-def plan_benign(suites: Suites, edition: int, *, drift_percent: float = 0.0) -> Benign:
+def plan_benign(suites: Suites, edition: int, *, drift_percent: float = 0.0, both_walls: bool = False) -> Benign:
     """Every plan with a right worker and a human who approves what is asked. drift_percent: the policy's bound on
-    amounts."""
+    amounts. both_walls: a question of L3's built-in rules is one as well."""
     out = Benign()
     timed = planmode.Timed(out.micros)
     for name, suite in suites.items():
@@ -116,18 +119,21 @@ def plan_benign(suites: Suites, edition: int, *, drift_percent: float = 0.0) -> 
             plan = planmode.plan_of(name, task.ID, task.PROMPT, edition)
             oracle = Oracle(name, task, plan, truth_of(task, world.before))
             human = User(name, task.ID, "approved")
+            more: list[str] = []
             result = planmode.run(
-                suite, task, world, oracle, human, edition=edition, decide=timed, drift_percent=drift_percent
-            )
+                suite, task, world, oracle, human, edition=edition, decide=timed, drift_percent=drift_percent,
+                questions=more if both_walls else None,
+            )  # fmt: skip
             good = world.useful(task, result.reply)
             out.of += 1
             out.useful += good
-            out.no_ask += good and not result.asks
+            out.no_ask += good and not result.asks and not more
+            out.rules.update(set(more))
             out.strict += good and strict.holds(name, task.ID, world)
             out.denied += sum(e.effect == "deny" for e in result.events)
             out.asks += result.asks
             out.failed += [] if good else [f"{name}/{task.ID}"]
-            out.asking += [f"{name}/{task.ID}"] if result.asks else []
+            out.asking += [f"{name}/{task.ID}"] if result.asks or more else []
             foreseen = {q.step for q in check(plan, SUITES[name], drift_percent=drift_percent).questions}
             asked = {e.key.rpartition("/")[2] for e in result.events if e.effect == "ask" or e.kind == "ask_user"}
             out.foreseen, out.came = out.foreseen + len(foreseen), out.came + len(asked & foreseen)

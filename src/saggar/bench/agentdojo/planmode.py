@@ -1,4 +1,5 @@
-"""Runs the written plans in AgentDojo's worlds: the executor and its rules, with L3 switched off."""
+"""Runs the written plans in AgentDojo's worlds: the executor and its rules, without L3, or with L3's built-in rules
+looking on."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ from typing import Any
 from saggar.bench.agentdojo import plans
 from saggar.bench.agentdojo.declarations import SUITES
 from saggar.bench.agentdojo.world import Suite, World
+from saggar.capability.builtin import Flow, findings
+from saggar.capability.grant import Grant
 from saggar.core.decision import ALLOW, Decision
-from saggar.core.tool import LabelLike, Outcome, ToolDeclaration
+from saggar.core.tool import Budget, LabelLike, Outcome, ToolDeclaration
 from saggar.plan import flow
 from saggar.plan.compile import compile_source
 from saggar.plan.execute import Executor, RunResult
@@ -31,10 +34,13 @@ def plan_of(suite: str, task_id: str, prompt: str, edition: int = plans.LATEST) 
 
 @dataclass(slots=True)
 class WorldGateway:
-    """Every call goes through: what is measured is L4 alone."""
+    """Every call goes through: what is measured is L4 alone. questions: where it is given, the built-in rules of L3
+    that would have asked about a call, with the labels that a session hands them, no rule of the policy accepting
+    anything, and a budget for whatever is paid."""
 
     world: World
     tools: Mapping[str, ToolDeclaration]
+    questions: list[str] | None = None
 
     def call(
         self,
@@ -42,9 +48,13 @@ class WorldGateway:
         tool: str,
         args: Mapping[str, Any],
         *,
-        labels: Mapping[str, LabelLike] | None = None,  # noqa: ARG002
+        labels: Mapping[str, LabelLike] | None = None,
         call_id: str = "",
     ) -> Outcome:
+        if self.questions is not None:
+            t = self.tools[tool]
+            grant = Grant(tool, t.digest, t.operation, t.resource, (), Budget(amount="1000000"))
+            self.questions.extend(f.rule for f in findings(t, args, labels or {}, grant, Flow()))
         try:
             return Outcome("done", _DIRECT, self.world.shaped(tool, args), call_id)
         except Exception:  # noqa: BLE001  # whatever the suite's tool raises is its outcome
@@ -84,10 +94,11 @@ def run(
     edition: int = plans.LATEST,
     decide: Callable[..., Decision] = flow.decide,
     drift_percent: float = 0.0,
+    questions: list[str] | None = None,
 ) -> RunResult:
-    """One run of the task's plan in the world."""
+    """One run of the task's plan in the world. questions: as of `WorldGateway`."""
     tools = SUITES[suite.name]
-    gateway = WorldGateway(world, tools)
+    gateway = WorldGateway(world, tools, questions)
     owner = Owner(world.owner())
     executor = Executor(
         tools, gateway, gateway, worker, human, human, owner=owner, decide=decide, drift_percent=drift_percent
