@@ -237,7 +237,7 @@ def test_escapes_in_what_the_sandbox_chose_are_shown(screen):
     s = screen(code, "/v1/jobs/1?q=%1B[2J" + "x" * 600)
     card = s.wait(ASKED).partition(b"What follows")[2]
     assert b"\x1b" not in card
-    assert b"more characters)" in card
+    assert b" characters, sha256 " in card
     s.type("n\n")
     s.end()
 

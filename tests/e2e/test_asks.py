@@ -178,8 +178,8 @@ def test_for_the_task_and_taken_back(there, upstream):
         assert task.ask("DELETE /v1/other") == "403 no_rule_matches"
         shown = there.saggar("egress", "held").stdout.splitlines()
         assert shown == [
-            "approved for the task: held[0]  DELETE api.allowed.test:80/v1/jobs/7",
-            "approved for the task: held[1]  DELETE api.allowed.test:80/v1/jobs/*",
+            "approved for the task: held[0]  DELETE api.allowed.test:80/v1/jobs/7  api.rules[1]",
+            "approved for the task: held[1]  DELETE api.allowed.test:80/v1/jobs/*  api.rules[1]",
         ]
         assert there.saggar("revoke", "held[1]").stdout.startswith("revoked held[1]")
         assert task.ask("DELETE /v1/jobs/7") == "200 None"

@@ -3,6 +3,8 @@
 I1  Counters are the task's, never a connection's: reconnecting resets nothing.
 I2  A refusal says which limit, how much, and at what status: 429 with `Retry-After` for a rate, 429 else, 413 for a body.
 I3  Asking costs O(1) and changes nothing where the answer is no.
+I4  A host's limits are the strictest of all rules that name it, whichever of them a connection comes under, and whoever
+    came last: use of the host under one rule counts for the others.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from saggar.core.errors import ParseError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 
@@ -38,6 +41,20 @@ class Limits:
             if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
                 raise ParseError(f"budget `{key}` is not a positive number", reason="bad_budget")
         return cls(**data)
+
+    def strictest(self, other: Limits) -> Limits:
+        """What holds where both do."""
+        if other in (self, NONE):
+            return self
+        both = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
+        return Limits(**{name: min((v for v in pair if v is not None), default=None) for name, pair in both.items()})
+
+
+NONE = Limits()
+
+
+def no_limits(_host: str) -> Limits:
+    return NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,24 +136,31 @@ class Meter:
 class Budget:
     """The task's meter and one for each host that has limits or was used."""
 
-    __slots__ = ("_hosts", "task")
+    __slots__ = ("_hosts", "_limits_of", "task")
+
+    #: by host
+    _hosts: dict[str, Meter]
 
     def __init__(self, limits: Limits, now: float) -> None:
         self.task = Meter(limits, "task", now)
-        self._hosts: dict[str, Meter] = {}
+        self._hosts = {}
+        self._limits_of: Callable[[str], Limits] = no_limits
 
-    def limit(self, limits: Limits) -> None:
-        """Other limits of the task from now on; counters stay (I1)."""
+    def limit(self, limits: Limits, limits_of: Callable[[str], Limits] = no_limits) -> None:
+        """Other limits from now on, of the task and (`limits_of`: all rules that name a host) of hosts; counters stay (I1)."""
         self.task.limits = limits
+        self._limits_of = limits_of
+        for host, meter in self._hosts.items():
+            meter.limits = limits_of(host)
 
     def host(self, host: str, limits: Limits | None, now: float) -> Meter:
-        """The host's meter, made on first use. `limits` of a later policy replace the earlier, None keeps them; counters
-        stay (I1)."""
+        """The host's meter, made on first use. limits: of the rule that a connection comes under, None where it can have none;
+        they never loosen what holds (I4)."""
         meter = self._hosts.get(host)
         if meter is None:
-            meter = self._hosts[host] = Meter(limits or Limits(), "host", now)
+            meter = self._hosts[host] = Meter(self._limits_of(host).strictest(limits or NONE), "host", now)
         elif limits is not None and meter.limits is not limits:
-            meter.limits = limits
+            meter.limits = meter.limits.strictest(limits)
         return meter
 
     def open(self, host: Meter, now: float) -> Refusal | None:

@@ -20,6 +20,7 @@ from saggar.egress.budget import Budget, Limits
 from saggar.egress.connection_host import Connection
 from saggar.egress.dial_host import Dialer
 from saggar.egress.dns_host import DnsTcp, DnsUdp
+from saggar.egress.host_limits import HostLimits
 from saggar.egress.listeners import CAPTURED_PORTS, PROXY_PORT, RESOLVER_ADDRESS, RESOLVER_PORT
 from saggar.egress.match import RuleSet
 from saggar.egress.names import SyntheticNames
@@ -178,6 +179,7 @@ class Cell:
         #: who gets which connection, in the first of several processes
         self.spread: Spread | None = None
         self.budget = self._budget(limits or Limits())
+        self.budget.limit(limits or Limits(), HostLimits(self.rules))
         self._wall: asyncio.TimerHandle | None = None
         self._watch_wall()
         self._emit = emit
@@ -327,9 +329,17 @@ class Cell:
         self._append(kind, decision, detail)
 
     def note(self, kind: str, *, reason: str, **detail: object) -> None:
-        """Record a fact that is no decision."""
+        """Record a fact that is no decision, and that nothing follows from."""
         with suppress(OSError):
             self.audit.append(kind, layer="L2", reason=reason, detail=detail)
+
+    def told(self, kind: str, *, reason: str, **detail: object) -> bool:
+        """The same for a fact that something follows from; False: it could not be written, and nothing may (I1)."""
+        try:
+            self.audit.append(kind, layer="L2", reason=reason, detail=detail)
+        except OSError as e:
+            self.fatal(f"audit_failed: {e.strerror}")
+        return not self.closed
 
     def _append(self, kind: str, decision: Decision, detail: dict[str, object]) -> bool:
         try:
@@ -388,7 +398,7 @@ class Cell:
         self.dialer.forget()
         for connection in tuple(self.connections):
             connection.charge()
-        self.budget.limit(limits)
+        self.budget.limit(limits, HostLimits(self.rules))
         self._watch_wall()
         for connection in tuple(self.connections):
             connection.reconsider()

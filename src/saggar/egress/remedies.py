@@ -132,6 +132,7 @@ REMEDIES = {
     "approval_unattended": "the operator can start the run with `--ask hold`, and answer with `saggar egress approve`",
     "approval_timeout": "the operator can answer with `saggar egress approve` while the request waits",
     "approval_denied": "do not send it again",
+    "approval_too_long": "send what is long in the body, or ask the operator for a rule that allows it",
     "approval_crowded": "wait until the operator has answered some",
     "budget_": _BUDGET,
     "budget_rate": "wait as long as `Retry-After` says",

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from saggar.egress.budget import Budget, Limits, Meter, Refusal
+from saggar.egress.budget import NONE, Budget, Limits, Meter, Refusal, no_limits
 from saggar.egress.shared_host import MAX_PLACES, TASK_AT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from saggar.egress.shared_host import Shared
-
-
-_NONE = Limits()
 
 
 class SharedMeter(Meter):
@@ -67,10 +66,13 @@ class SharedBudget(Budget):
 
     __slots__ = ("_meters", "_seen", "_shared", "_task")
 
+    _meters: dict[str, SharedMeter]
+
     def __init__(self, limits: Limits, now: float, shared: Shared) -> None:
         super().__init__(limits, now)
         self._shared = shared
-        self._meters: dict[str, SharedMeter] = {}
+        self._meters = {}
+        self._hosts = self._meters  # type: ignore[assignment]  # what the base looks through holds shared ones alone
         self._seen = 0
         self.task = self._task = SharedMeter(limits, "task", now, shared, TASK_AT)
         with shared:
@@ -79,27 +81,27 @@ class SharedBudget(Budget):
             else:
                 self._task.load()
 
-    def limit(self, limits: Limits) -> None:
+    def limit(self, limits: Limits, limits_of: Callable[[str], Limits] = no_limits) -> None:
         # what was counted late, here and in every other process that is told the same, counts for them
         with self._shared:
             for meter in (*self._meters.values(), self._task):
                 meter.load()
                 meter.store()
-        super().limit(limits)
+        super().limit(limits, limits_of)
 
     def host(self, host: str, limits: Limits | None, now: float) -> Meter:
         meter = self._meters.get(host)
         if meter is None:
             with self._shared:
-                meter = self._find(host, limits or Limits(), now)
+                meter = self._find(host, self._limits_of(host).strictest(limits or NONE), now)
         if limits is not None and meter.limits is not limits:
-            meter.limits = limits
+            meter.limits = meter.limits.strictest(limits)
         return meter
 
     def _find(self, host: str, limits: Limits, now: float) -> SharedMeter:
         for name, at in self._shared.places(self._seen):
             self._seen += 1
-            self._meters[name] = SharedMeter(Limits(), "host", now, self._shared, at)
+            self._meters[name] = SharedMeter(self._limits_of(name), "host", now, self._shared, at)
         found = self._meters.get(host)
         if found is None:
             at = self._shared.add_place(host)
@@ -128,7 +130,7 @@ class SharedBudget(Budget):
             self._store(host)
 
     def request(self, host: Meter, now: float) -> Refusal | None:
-        if host.limits == self.task.limits == _NONE:
+        if host.limits == self.task.limits == NONE:
             for meter in (host, self._task):
                 meter.late_requests += 1  # type: ignore[attr-defined]  # `host` gave no other
             return None

@@ -55,10 +55,9 @@ class BrokerPort:
         self.share = cell.share
 
     def record(self, decision: Decision, destination: Destination, via: str) -> bool:
-        """What is about to happen, for the next `commit`; False: it must not."""
+        """What is about to happen, for the next `commit`; False: it must not. A question is written at once."""
         if decision.effect != ALLOW:
-            self._cell.note("egress.ask", reason=decision.reason, rule=decision.rule, via=via, **decision.detail)
-            return not self._cell.closed
+            return self._cell.told("egress.ask", reason=decision.reason, rule=decision.rule, via=via, **decision.detail)
         return self._cell.allowed_soon(decision, destination, via=via)
 
     def commit(self) -> bool:
@@ -116,7 +115,8 @@ class Terminated:
 
     def __init__(self, port: BrokerPort, secrets: SecretsClient, egress: dict[str, Any]) -> None:
         self.port = port
-        self._terms: dict[str, Terms] = {}
+        #: by rule and text: ids that a text leaves out come from the rule
+        self._terms: dict[tuple[str, str], Terms] = {}
         self._path = Termination(
             asyncio.get_running_loop(),
             port,
@@ -142,9 +142,10 @@ class Terminated:
         self._path.close()
 
     def _terms_of(self, rule: EgressRule) -> Terms:
-        found = self._terms.get(rule.http)
+        key = (rule.id, rule.http)
+        found = self._terms.get(key)
         if found is None:
-            found = self._terms[rule.http] = Terms.parse(json.loads(rule.http), rule.id)
+            found = self._terms[key] = Terms.parse(json.loads(rule.http), rule.id)
         return found
 
     async def serve(self, connection: Connection, request: AuthorizedRequest, wire: Wire) -> None:

@@ -14,7 +14,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
-from saggar.core.decision import ALLOW
+from saggar.core.decision import ALLOW, ASK
 from saggar.core.errors import ParseError, UsageError
 from saggar.egress.budget import Limits
 from saggar.egress.headers import DROP, classify
@@ -149,12 +149,15 @@ class Terms:
     @classmethod
     def parse(cls, data: Mapping[str, Any], rule_id: str) -> Terms:
         """From `Compiled.terms`. Raises ParseError."""
-        rules = data.get("rules") or []
+        rules = [parse_rule(r, f"{rule_id}.rules[{i}]") for i, r in enumerate(data.get("rules") or [])]
+        ids = [r.id for r in rules]
+        for rule in rules:
+            # an approval for the task is one for the rule that asked, by its id
+            if rule.effect == ASK and ids.count(rule.id) > 1:
+                raise ParseError(f"two rules are called `{rule.id[:40]}`, and one of them asks", reason="bad_rule")
         return cls(
             # without rules of its own: every known method and path, under the entry's own name
-            rules=HttpRules.of(
-                [parse_rule(r, f"{rule_id}.rules[{i}]") for i, r in enumerate(rules)] or [Rule(rule_id, ALLOW)]
-            ),
+            rules=HttpRules.of(rules or [Rule(rule_id, ALLOW)]),
             credential=_credential(data["credential"]) if data.get("credential") else None,
             websocket=bool(data.get("websocket", False)),
             limits=Limits.parse(data.get("budget") or {}),

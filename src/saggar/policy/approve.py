@@ -1,7 +1,8 @@
 """A rule that answers an ask for good: proposed as a change to the policy file's text, never made.
 
 I1  The proposed file loads, and says what the present one says and the one new rule; else there is no proposal.
-I2  An exact path that a pattern cannot say exactly (it holds a `*`) is not proposed.
+I2  The new rule has every condition of the rule that asked; it answers no more questions than that one puts.
+I3  An exact path that a pattern cannot say exactly (it holds a `*`) is not proposed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from saggar.policy.load import parse
 from saggar.policy.show import literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from saggar.policy.model import EgressRule
@@ -26,16 +27,28 @@ _RULES = re.compile(r"\brules[ \t]*=[ \t]*\[")
 _NEXT_LINE = re.compile(r"[ \t]*(?:#[^\n]*)?\n([ \t]*)")
 
 
-def proposal(text: str, file: str, host: str, port: int, *, method: str, paths: Sequence[str], exact: bool) -> str:
+def proposal(
+    text: str,
+    file: str,
+    host: str,
+    port: int,
+    *,
+    grant: str,
+    method: str,
+    paths: Sequence[str],
+    exact: bool,
+    conditions: Mapping[str, Any],
+) -> str:
     """Lines of a unified diff that adds `{ effect = "approve", … }` to the rules of `host`. text: what `file` holds.
 
-    exact: each path stands for itself. Raises UsageError where no such change can be written, with the rule to write by hand.
+    grant: id of the entry whose rule asked. exact: each path stands for itself. conditions: what else the asking rule asks for
+    (`query`, `headers`, `content_types`, `max_body`): an `approve` is an allow, so it must ask for no less. Raises UsageError where no such change can be written, with the rule to write by hand.
     """
-    rule: dict[str, Any] = {"effect": "approve", "methods": [method], "paths": list(paths)}
+    rule: dict[str, Any] = {"effect": "approve", "methods": [method], "paths": list(paths), **conditions}
     if exact and any("*" in path for path in paths):
         raise UsageError("the path holds a `*`, which in a policy stands for anything", hint="approve it for the task")
     before = parse(text, file).egress.allow
-    at = next((i for i, r in enumerate(before) if r.host == host and port in r.ports and r.http), -1)
+    at = next((i for i, r in enumerate(before) if (r.id, r.host) == (grant, host) and port in r.ports and r.http), -1)
     if at >= 0:
         wanted = _with_rule(before, at, rule)
         for proposed in _insertions(text, literal(rule)):

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from saggar.core.errors import UsageError
-from saggar.runtime.held import Ask, Verdict, approval, ask_of
+from saggar.runtime.held import Ask, Verdict, approval, ask_of, conditions
 
 if TYPE_CHECKING:
     from saggar.runtime.supervisor_host import Cell, Supervisor
@@ -25,8 +25,12 @@ def ask(cell: Cell, number: str) -> Ask:
     message = cell.held.get(number)
     if message is None:
         raise UsageError(f"no request `{number}` waits in this run", hint="`saggar egress held` lists them")
+    return ask_of(message, cell.id, _terms(cell))
+
+
+def _terms(cell: Cell) -> dict[str, str]:
     terminating = cell.prepared.terminating
-    return ask_of(message, cell.id, terminating.terms() if terminating is not None else {})
+    return terminating.terms() if terminating is not None else {}
 
 
 def settle(supervisor: Supervisor, cell: Cell, number: str, verdict: Verdict, *, by: str, uid: int) -> dict[str, Any]:
@@ -42,6 +46,7 @@ def settle(supervisor: Supervisor, cell: Cell, number: str, verdict: Verdict, *,
         if verdict.scope == "policy":
             diff = _diff(cell, question, verdict)
     where = {"host": question.host, "port": question.port, "method": question.method, "path": question.path}
+    where |= {"query": question.query, "sha256": question.sha256, "grant": question.grant}
     who = {"uid": uid, "by": by}
     log = cell.prepared.audit
     log.append(
@@ -50,11 +55,12 @@ def settle(supervisor: Supervisor, cell: Cell, number: str, verdict: Verdict, *,
         effect="allow" if verdict.approved else "deny",
         reason="approved" if verdict.approved else "denied",
         rule=question.rule,
-        detail={**where, "query": question.query, "scope": verdict.scope if verdict.approved else "once", **who},
+        detail={**where, "scope": verdict.scope if verdict.approved else "once", **who},
     )
     if made:
         detail = {"host": question.host, "ports": [question.port], "method": question.method, **who}
         detail["paths"] = made.get("paths") or [made["path"]]
+        detail |= {"query": made.get("query", "*"), "asked_by": question.rule, "grant": question.grant}
         log.append(
             "policy.allow", layer="policy", effect="allow", reason="approved_for_task", rule=made["id"], detail=detail
         )
@@ -94,10 +100,10 @@ def _diff(cell: Cell, question: Ask, verdict: Verdict) -> str:
             "the policy file lies in the workspace, which the sandbox may write: no change to it is proposed",
             hint="keep the policy elsewhere, or approve the request for the task",
         )
-    message = cell.held[question.id]
     paths = question.patterns if verdict.pattern else (question.path,)
-    entry = next((r for r in policy.egress.allow if r.id == message.get("grant")), None)
+    entry = next((r for r in policy.egress.allow if r.id == question.grant), None)
     return proposal(
         read(policy.file), os.path.abspath(policy.file), entry.host if entry is not None else question.host,
-        question.port, method=question.method, paths=paths, exact=not verdict.pattern,
+        question.port, grant=question.grant, method=question.method, paths=paths, exact=not verdict.pattern,
+        conditions=conditions(question, _terms(cell), pattern=verdict.pattern),
     )  # fmt: skip

@@ -3,6 +3,8 @@
 I1  The result depends on the request and the present rules alone.
 I2  `allow` only adds rules, or enables what the policy has ready, and `revoke` only takes away; neither touches another rule.
 I3  An added rule passes the checks of the policy loader.
+I4  A host and port that was taken away stays in the rules as one that is not enabled, so that no wildcard gives it back.
+I5  An approval outlasts no change after which another rule, or none, covers its host and port, by the look-up of `RuleSet.find`.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from saggar.core.errors import UsageError
+from saggar.egress.match import RuleSet
 from saggar.policy.flags import with_flags
 from saggar.policy.model import EgressPolicy, EgressRule, Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 MAX_ENTRIES = 64
 #: ports whose listeners take every address: a host added later is reached there like any other
@@ -62,13 +65,14 @@ def change(data: bytes, before: EgressPolicy, approvals: Sequence[dict[str, Any]
     if not isinstance(entries, list) or not 0 < len(entries) <= MAX_ENTRIES:
         raise UsageError(f"1 to {MAX_ENTRIES} hosts can be changed at once")
     if operation == "allow":
-        return replace(_allow([str(e) for e in entries], before, first_id), approvals=list(approvals))
+        return _prune(_allow([str(e) for e in entries], before, first_id), approvals)
     if operation == "revoke":
         return _take_back([str(e) for e in entries], before, approvals)
     raise UsageError("an unknown operation")
 
 
 def _allow(entries: list[str], before: EgressPolicy, first_id: int) -> Change:
+    before = before.replace(allow=_parted(before.allow, entries))
     ids = {r.id for r in before.allow if not r.enabled} & set(entries)
     named = before.replace(allow=tuple(r.replace(enabled=True) if r.id in ids else r for r in before.allow))
     policy = with_flags(Policy(egress=named), allow=[e for e in entries if e not in ids])
@@ -83,7 +87,7 @@ def _allow(entries: list[str], before: EgressPolicy, first_id: int) -> Change:
         if port not in _CAPTURED
     ]
     return Change(
-        before.replace(allow=(*kept, *added)),
+        before.replace(allow=(*_joined(kept), *added)),
         tuple(Record("policy.allow", rule) for rule in (*enabled, *added)),
         [f"{rule.host}:{port}" for rule in (*enabled, *added) for port in rule.ports],
         notes,
@@ -95,8 +99,18 @@ def _take_back(entries: list[str], before: EgressPolicy, approvals: Sequence[dic
     """Approvals by id, rules by host."""
     named = [a for a in approvals if a["id"] in entries]
     ids = {a["id"] for a in named}
-    made = _revoke([e for e in entries if e not in ids], before)
-    left = [a for a in approvals if a["id"] not in ids and _covers(made.egress, a["host"], a["port"])]
+    return _prune(_revoke([e for e in entries if e not in ids], before), approvals, ids)
+
+
+def _prune(made: Change, approvals: Sequence[dict[str, Any]], named: Collection[str] = ()) -> Change:
+    """The change with the approvals that are left after it, and a record of those that are not (I5)."""
+    rules = RuleSet(made.egress.allow)
+
+    def stands(approval: dict[str, Any]) -> bool:
+        rule, _ = rules.find(approval["host"], approval["port"])
+        return rule is not None and rule.id == approval["grant"] and approval["id"] not in named
+
+    left = [a for a in approvals if stands(a)]
     gone = [a for a in approvals if a not in left]
     return replace(
         made,
@@ -106,9 +120,31 @@ def _take_back(entries: list[str], before: EgressPolicy, approvals: Sequence[dic
     )
 
 
-def _covers(egress: EgressPolicy, host: str, port: int) -> bool:
-    parent = "*." + host.partition(".")[2]
-    return any(r.enabled and r.host in (host, parent) and port in r.ports for r in egress.allow)
+def _parted(rules: Iterable[EgressRule], entries: Iterable[str]) -> tuple[EgressRule, ...]:
+    """The rules, a disabled one of several ports in two where an entry names some of them: `HOST:PORT` enables no other port."""
+    parted = list(rules)
+    for entry in (e for e in entries if ":" in e and e not in {r.id for r in parted}):
+        (named,) = with_flags(Policy(), allow=[entry]).egress.allow
+        for at in [i for i, r in enumerate(parted) if not r.enabled and r.host == named.host][::-1]:
+            rule = parted[at]
+            some = tuple(p for p in rule.ports if p in named.ports)
+            rest = tuple(p for p in rule.ports if p not in named.ports)
+            if some and rest:
+                parted[at : at + 1] = [rule.replace(ports=some), rule.replace(ports=rest)]
+    return tuple(parted)
+
+
+def _joined(rules: Iterable[EgressRule]) -> tuple[EgressRule, ...]:
+    """The rules, the parts of one that are alike again as one."""
+    joined: dict[EgressRule, EgressRule] = {}
+    for rule in rules:
+        like = rule.replace(ports=())
+        known = joined.get(like) if rule.id else None
+        if known is None:
+            joined[like if rule.id else rule] = rule
+        else:
+            joined[like] = known.replace(ports=(*known.ports, *(p for p in rule.ports if p not in known.ports)))
+    return tuple(joined.values())
 
 
 def _taken(approval: dict[str, Any]) -> Record:
@@ -131,12 +167,26 @@ def _revoke(entries: list[str], before: EgressPolicy) -> Change:
             gone = tuple(p for p in rule.ports if ports is None or p in ports)
             left = tuple(p for p in rule.ports if p not in gone)
             at = rules.index(rule)
-            # what the policy declares stays ready: its listeners, its credential and its trust are there
-            off = [] if rule.id.startswith("live[") else [rule.replace(enabled=False)]
-            rules[at : at + 1] = [rule.replace(ports=left)] if left else off
+            # what is taken away stays ready (of the policy's: listeners, credential and trust are there), and shut (I4)
+            off = rule.replace(ports=gone, enabled=False)
+            rules[at : at + 1] = [rule.replace(ports=left), off] if left else [off]
             records.append(Record("policy.revoke", rule.replace(ports=gone)))
             changed += [f"{rule.host}:{port}" for port in gone]
-    return Change(before.replace(allow=tuple(rules)), tuple(records), changed)
+    made = _joined(rules)
+    return Change(before.replace(allow=made), tuple(records), changed, _still(made, entries))
+
+
+def _still(rules: tuple[EgressRule, ...], entries: Iterable[str]) -> list[str]:
+    """What of the hosts that were named whole a wildcard still lets through, by ports that no rule of theirs had."""
+    found = RuleSet(rules)
+    hosts = [with_flags(Policy(), allow=[e]).egress.allow[0].host for e in entries if ":" not in e]
+    return [
+        f"{host}:{port} is still reached under `{rule.host}`, which can be revoked as a whole"
+        for host in hosts
+        for rule in found.candidates(host)
+        for port in rule.ports
+        if found.find(host, port)[0] is rule
+    ]
 
 
 def _covering(rules: list[EgressRule], host: str) -> str:

@@ -83,7 +83,11 @@ class Terminating:
         """
         made = {rule["id"]: rule for rule in self.egress["allow"]}
         kept = [
-            {**made[rule.id], "enabled": rule.enabled} if rule.id in made else None if rule.http else rule.to_json()
+            {**made[rule.id], "ports": list(rule.ports), "enabled": rule.enabled}
+            if rule.id in made
+            else None
+            if rule.http
+            else rule.to_json()
             for rule in policy.allow
         ]
         allow = [rule for rule in kept if rule is not None]

@@ -20,7 +20,16 @@ HTTP = {
         {"methods": ["GET"]},
     ]
 }
-SEVEN = {"id": "held[0]", "host": "api.allowed.test", "port": 80, "method": "DELETE", "path": "/v1/jobs/7"}
+SEVEN = {
+    "id": "held[0]",
+    "grant": "api",
+    "rule": "api.rules[0]",
+    "host": "api.allowed.test",
+    "port": 80,
+    "method": "DELETE",
+    "path": "/v1/jobs/7",
+    "query": "force=1",
+}
 
 
 @pytest.fixture
@@ -97,6 +106,7 @@ def test_an_approval_covers_nothing_beside_it(asked, http_upstream, line, fields
 ASKED = [
     ("DELETE /v1/jobs/8", "api.allowed.test"),
     ("DELETE /v1/jobs/77", "api.allowed.test"),
+    ("DELETE /v1/jobs/7?force=2", "api.allowed.test"),
     ("DELETE /v1/jobs/7", "b.allowed.test"),
 ]
 
@@ -106,12 +116,13 @@ def test_what_is_only_like_it_is_asked_about(asked, http_upstream, line, host):
     approve(asked, SEVEN)
     sock = send(asked, line, host=host)
     event = asked.wait_event("ask")
-    assert (event["host"], event["path"]) == (host, line.split()[1])
+    path, _, query = line.split()[1].partition("?")
+    assert (event["host"], event["path"], event.get("query", "")) == (host, path, query)
     # an answer to another question, and a word that is none, let nothing through
     answer(asked, "c.999", "approved")
     answer(asked, event["id"], "Approved")
     assert reply(sock) == ("403", "approval_denied")
-    assert asked.wait_record(effect="deny", reason="approval_denied")["detail"]["path"] == line.split()[1]
+    assert asked.wait_record(effect="deny", reason="approval_denied")["detail"]["path"] == path
     assert http_upstream.bytes == b""
 
 

@@ -105,3 +105,22 @@ def test_public_text_names_the_budget():
     host = budget.host("a.test", NONE, 0.0)
     budget.request(host, 0.0)
     assert budget.request(host, 0.0).public == "the task's budget of requests (1) is used up"
+
+
+def test_a_rule_without_limits_loosens_nothing():
+    budget = Budget(NONE, 0.0)
+    limited = budget.host("a.test", Limits(requests=1, rate=5), 0.0)
+    for limits in (NONE, None, Limits(requests=9), Limits(bytes_up=3)):
+        assert budget.host("a.test", limits, 0.0) is limited
+    assert limited.limits == Limits(requests=1, rate=5, bytes_up=3)
+
+
+def test_the_limits_of_all_rules_hold_from_the_first_use_and_follow_the_rules():
+    budget = Budget(NONE, 0.0)
+    budget.limit(NONE, lambda host: Limits(requests=2) if host == "a.test" else NONE)
+    meter = budget.host("a.test", NONE, 0.0)
+    assert [budget.request(meter, 0.0) is None for _ in range(3)] == [True, True, False]
+    budget.limit(NONE, lambda _: NONE)
+    assert budget.request(meter, 0.0) is None
+    budget.limit(NONE, lambda _: Limits(requests=3))
+    assert budget.request(meter, 0.0).limit == 3

@@ -164,6 +164,18 @@ def test_beyond_the_places_a_host_gets_no_connection(monkeypatch):
         part.close()
 
 
+def test_the_limits_of_all_rules_hold_in_every_process():
+    (first, second), memory = shares(2, NONE)
+    for budget in (first, second):
+        budget.limit(NONE, lambda host: Limits(requests=3, rate=9) if host == "a.test" else NONE)
+    meters = [(budget, budget.host("a.test", limits, 0.0)) for budget, limits in ((first, NONE), (second, None))]
+    assert [budget.request(meter, 0.0) is None for budget, meter in meters * 2] == [True, True, True, False]
+    # the bucket began full, whoever made it
+    assert first.host("a.test", NONE, 0.0).tokens == 6
+    for part in memory:
+        part.close()
+
+
 def test_the_clock_starts_with_the_first_process():
     (first, second), memory = shares(2, Limits(wall_s=10.0), now=5.0)
     assert second.task.started == first.task.started == 5.0

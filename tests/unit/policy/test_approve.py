@@ -20,8 +20,9 @@ RULE = '{ effect = "approve", methods = ["DELETE"], paths = ["/v1/7"] }'
 
 
 def added(text, **more):
-    options = {"method": "DELETE", "paths": ["/v1/7"], "exact": True, **more}
-    lines = proposal(text, "/etc/saggar.toml", "a.test", 443, **options).splitlines()
+    options = {"method": "DELETE", "paths": ["/v1/7"], "exact": True, "conditions": {}, **more}
+    grant = options.pop("grant", "egress.allow[1]" if text.startswith("# mine") else "egress.allow[0]")
+    lines = proposal(text, "/etc/saggar.toml", "a.test", 443, grant=grant, **options).splitlines()
     assert lines[:2] == ["--- a/saggar.toml", "+++ b/saggar.toml"]
     return [line for line in lines[2:] if line[0] in "+-\\"]
 
@@ -65,3 +66,18 @@ def test_a_path_that_a_pattern_cannot_say():
 def test_a_path_cannot_leave_its_string():
     (line,) = [x for x in added(INLINE + "\n", paths=['/a"] }, { paths = ["/b'], exact=False) if x.startswith("+")]
     assert '\\"' in line
+
+
+def test_the_conditions_of_the_rule_that_asked_go_along():
+    conditions = {"query": {"dry_run": "true"}, "headers": {"x-a": "b*"}, "content_types": ["a/b"], "max_body": 100}
+    (line,) = [x for x in added(INLINE + "\n", conditions=conditions) if x.startswith("+")]
+    assert (
+        'paths = ["/v1/7"], query = { dry_run = "true" }, headers = { x-a = "b*" }, content_types = ["a/b"], '
+        "max_body = 100 }," in line
+    )
+
+
+def test_the_entry_is_the_one_that_asked():
+    assert added(INLINE, grant="egress.allow[0]")
+    with pytest.raises(UsageError):
+        added(INLINE, grant="egress.allow[1]")

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from saggar.core.errors import UsageError
+from saggar.egress.match import RuleSet
 from saggar.policy.model import EgressPolicy, EgressRule
 from saggar.runtime.live_change import change
 
@@ -44,7 +45,11 @@ def test_revoke_a_host_and_a_port():
     off = tuple(rule.replace(enabled=False) for rule in BEFORE.allow)
     assert ask("revoke", "a.test").egress.allow == (off[0], BEFORE.allow[1])
     made = ask("revoke", "a.test:80")
-    assert made.egress.allow[0].ports == (443,)
+    assert made.egress.allow == (
+        BEFORE.allow[0].replace(ports=(443,)),
+        BEFORE.allow[0].replace(ports=(80,), enabled=False),
+        BEFORE.allow[1],
+    )
     assert made.changed == ["a.test:80"]
     assert made.records[0].fields(0)["effect"] == "deny"
     assert ask("revoke", "*.w.test").egress.allow == (BEFORE.allow[0], off[1])
@@ -77,8 +82,24 @@ def test_garbage_is_an_error_and_no_change(data):
 
 def test_revoke_takes_an_approval_by_its_id_and_those_of_a_host_along():
     approvals = [
-        {"id": "held[0]", "host": "a.test", "port": 443, "method": "DELETE", "path": "/x"},
-        {"id": "held[1]", "host": "b.w.test", "port": 443, "method": "PUT", "paths": ["/y/*"]},
+        {
+            "id": "held[0]",
+            "grant": "a",
+            "rule": "a.rules[0]",
+            "host": "a.test",
+            "port": 443,
+            "method": "DELETE",
+            "path": "/x",
+        },
+        {
+            "id": "held[1]",
+            "grant": "w",
+            "rule": "w.rules[0]",
+            "host": "b.w.test",
+            "port": 443,
+            "method": "PUT",
+            "paths": ["/y/*"],
+        },
     ]
 
     def revoke(*entries):
@@ -117,3 +138,67 @@ def test_what_the_policy_has_ready_is_enabled_by_id_or_host():
     assert allow("db.test:80").egress.allow == (*before.allow, EgressRule(id="live[0]", host="db.test", ports=(80,)))
     with pytest.raises(UsageError):
         change(b'{"op":"revoke","entries":["db.test"]}', before, first_id=0)
+
+
+EXACT = EgressRule(id="exact", host="x.w.test", ports=(443, 80), http='{"rules":[{"effect":"ask"}]}')
+WILD = EgressRule(id="wild", host="*.w.test", ports=(443, 80, 8443))
+HELD = {
+    "id": "held[0]",
+    "grant": "exact",
+    "rule": "r",
+    "host": "x.w.test",
+    "port": 443,
+    "method": "GET",
+    "paths": ["/**"],
+}
+
+
+def steps(*requests, rules=(EXACT, WILD), approvals=(HELD,)):
+    """The last change of several, each made to what the one before gave."""
+    egress, added = EgressPolicy(allow=rules), 0
+    for op, entry in requests:
+        made = change(json.dumps({"op": op, "entries": [entry]}).encode(), egress, approvals, first_id=added)
+        egress, approvals, added = made.egress, made.approvals, added + made.added
+    return made
+
+
+def reached(made, host="x.w.test"):
+    rules = RuleSet(made.egress.allow)
+    return {port: rule.id for port in (80, 443, 8443) if (rule := rules.find(host, port)[0])}
+
+
+def test_what_is_revoked_stays_shut_under_a_wildcard():
+    made = steps(("revoke", "x.w.test:80"))
+    assert reached(made) == {443: "exact", 8443: "wild"}
+    assert reached(made, "y.w.test") == {80: "wild", 443: "wild", 8443: "wild"}
+    assert made.approvals == [HELD]
+    made = steps(("revoke", "x.w.test:80"), ("revoke", "x.w.test:443"))
+    assert reached(made) == {8443: "wild"}
+    assert (made.approvals, made.changed) == ([], ["x.w.test:443", "held[0]"])
+    made = steps(("revoke", "x.w.test"))
+    assert reached(made) == {8443: "wild"}
+    assert made.notes == ["x.w.test:8443 is still reached under `*.w.test`, which can be revoked as a whole"]
+
+
+def test_a_revoked_port_comes_back_alone_and_the_rule_is_whole_again():
+    off = ("revoke", "x.w.test")
+    assert reached(steps(off, ("allow", "x.w.test:80"))) == {80: "exact", 8443: "wild"}
+    made = steps(off, ("allow", "x.w.test:80"), ("allow", "x.w.test:443"))
+    assert reached(made) == {80: "exact", 443: "exact", 8443: "wild"}
+    assert len(made.egress.allow) == 2
+    # what a person had approved under it is not back with it
+    assert made.approvals == []
+
+
+def test_a_rule_of_this_run_is_shut_like_one_of_the_policy():
+    live = steps(("allow", "z.w.test:80"), ("revoke", "z.w.test:80"), rules=(WILD,))
+    assert reached(live, "z.w.test") == {443: "wild", 8443: "wild"}
+    again = steps(("allow", "z.w.test:80"), ("revoke", "z.w.test:80"), ("allow", "z.w.test:80"), rules=(WILD,))
+    assert reached(again, "z.w.test")[80] == "live[0]"
+
+
+def test_an_approval_goes_when_another_rule_covers_its_host():
+    wild = {**HELD, "grant": "wild", "host": "q.w.test"}
+    assert steps(("allow", "q.w.test:80"), rules=(WILD,), approvals=(wild,)).approvals == [wild]
+    made = steps(("allow", "q.w.test"), rules=(WILD,), approvals=(wild,))
+    assert (made.approvals, made.records[-1].kind) == ([], "policy.revoke")

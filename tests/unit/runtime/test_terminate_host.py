@@ -1,9 +1,12 @@
 """What a secret's command may run: nothing that the sandbox could have written."""
 
+import json
+
 import pytest
 
 from saggar.core.errors import UsageError
-from saggar.runtime.terminate_host import _outside
+from saggar.policy.model import EgressPolicy, EgressRule
+from saggar.runtime.terminate_host import Terminating, _outside
 
 
 def spec(source):
@@ -33,3 +36,13 @@ def test_a_command_in_the_workspace_is_refused(tmp_path):
     assert _outside([spec("command:/bin/cat /x"), spec("env:A")], {"PATH": "/bin"}, str(work)) == {"PATH": "/bin"}
     # where all of the machine is the workspace there is no outside, and the supervisor itself lies in it
     assert _outside([spec("command:/bin/cat /x")], {"PATH": "/bin"}, "/")["PATH"] == "/usr/bin:/bin"
+
+
+def test_the_broker_is_told_the_ports_that_are_left():
+    """A terminated rule keeps its compiled terms, and of its ports those of the rules as they are now."""
+    made = object.__new__(Terminating)
+    made.egress = {"allow": [{"id": "a", "host": "a.test", "ports": [443, 8443], "http": "{}"}], "budget": {}}
+    rule = EgressRule(id="a", host="a.test", ports=(443,), http="{}")
+    gone = rule.replace(ports=(8443,), enabled=False)
+    told = json.loads(made.rules_json(EgressPolicy(allow=(rule, gone))))["egress"]["allow"]
+    assert [(r["ports"], r["enabled"]) for r in told] == [([443], True), ([8443], False)]
