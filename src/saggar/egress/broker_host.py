@@ -29,7 +29,7 @@ from saggar.core.errors import SaggarError
 from saggar.egress.budget import Limits
 from saggar.egress.cell_host import Cell
 from saggar.egress.heap_host import keep_heap
-from saggar.egress.lockdown_host import lock_down_broker
+from saggar.egress.lockdown_host import lock_down_broker, refuse_rings
 from saggar.egress.shares_host import Shares
 from saggar.policy.model import EgressRule
 
@@ -387,6 +387,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     the kernel ties it to), so it is for supervisors that start us from their main thread; EOF serves everybody."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     harden(parent_death="--pdeathsig" in arguments[1:])
+    refuse_rings()
     keep_heap()
     control = socket.socket(fileno=int(arguments[0]))
     control.set_inheritable(False)

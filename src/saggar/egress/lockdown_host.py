@@ -1,8 +1,9 @@
 """What the secrets process takes away from itself before it holds the first secret, and the broker before it serves the first cell.
 
 I1  No core dump, no `ptrace`, no `/proc/PID/mem` for another process of the same user (PR_SET_DUMPABLE 0).
-I2  No new privileges; system calls that it never needs (running programs where no source is a command, tracing, mounting,
-    kernel keys, BPF) kill it.
+I2  No new privileges, none of root's capabilities, and no system call but those of `own_calls`: no file is made, changed or
+    given other rights, no process started, limited or signalled, no socket but TCP and UDP, nothing of the machine's set.
+    A command source's programs inherit the filter, so with one only the worst calls are refused.
 I3  Files: only reading, and only the interpreter, the system's configuration and, for the secrets process, the secret files (Landlock,
     where the kernel has it and no source is a command; a command may need anything its owner may read). The broker's audit logs
     come to it open.
@@ -17,9 +18,12 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import stat
 import struct
 import sys
 from contextlib import suppress
+
+from saggar.egress import own_calls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,31 +31,8 @@ if TYPE_CHECKING:
 
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 4, 38, 22
 _SECCOMP_MODE_FILTER = 2
-_ALLOW, _KILL_PROCESS = 0x7FFF0000, 0x80000000
-
-#: AUDIT_ARCH_* and the numbers of what is refused: always, without a command, of the broker besides, without the network
-_ARCHES = {
-    "x86_64": (
-        0xC000003E,
-        {"ptrace": 101, "mount": 165, "umount2": 166, "swapon": 167, "init_module": 175, "add_key": 248, "request_key": 249,
-         "keyctl": 250, "unshare": 272, "perf_event_open": 298, "open_by_handle_at": 304, "setns": 308, "process_vm_readv": 310,
-         "process_vm_writev": 311, "finit_module": 313, "bpf": 321, "userfaultfd": 323, "io_uring_setup": 425, "pidfd_getfd": 438},
-        {"execve": 59, "execveat": 322},
-        {"pivot_root": 155, "chroot": 161, "reboot": 169, "delete_module": 176, "kexec_load": 246, "open_tree": 428, "move_mount": 429,
-         "fsopen": 430, "fsmount": 432, "mount_setattr": 442},
-        {"connect": 42, "bind": 49, "listen": 50},
-    ),
-    "aarch64": (
-        0xC00000B7,
-        {"ptrace": 117, "mount": 40, "umount2": 39, "swapon": 224, "init_module": 105, "add_key": 217, "request_key": 218,
-         "keyctl": 219, "unshare": 97, "perf_event_open": 241, "open_by_handle_at": 265, "setns": 268, "process_vm_readv": 270,
-         "process_vm_writev": 271, "finit_module": 273, "bpf": 280, "userfaultfd": 282, "io_uring_setup": 425, "pidfd_getfd": 438},
-        {"execve": 221, "execveat": 281},
-        {"pivot_root": 41, "chroot": 51, "reboot": 142, "delete_module": 106, "kexec_load": 104, "open_tree": 428, "move_mount": 429,
-         "fsopen": 430, "fsmount": 432, "mount_setattr": 442},
-        {"connect": 203, "bind": 200, "listen": 201},
-    ),
-}  # fmt: skip
+#: capset(2): the version of its words; the right to read any file
+_CAPABILITIES, _DAC_READ_SEARCH = 0x20080522, 1 << 2
 
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _VERSION = 1  # LANDLOCK_CREATE_RULESET_VERSION
@@ -79,13 +60,15 @@ def _prctl(option: int, *values: int) -> None:
 def lock_down(*, files: Iterable[str], commands: bool, network: bool) -> dict[str, str]:
     """Apply I1 to I3 to this process, for good. files: the secret files' paths.
 
-    Gives `{"dumpable", "seccomp", "landlock"}`, each `enforced`, or why not. Raises OSError where I1 cannot be had.
+    Gives `{"dumpable", "seccomp", "landlock", "capabilities"}`, each `enforced`, or why not. Raises OSError where I1 cannot be had.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _prctl(_PR_SET_DUMPABLE, 0)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     report = {"dumpable": "enforced"}
+    files = list(files)
     report["landlock"] = "not with a command source" if commands else _landlock(files)
+    report["capabilities"] = "not with a command source" if commands else _capabilities(files)
     report["seccomp"] = _seccomp(commands=commands, network=network)
     return report
 
@@ -93,7 +76,7 @@ def lock_down(*, files: Iterable[str], commands: bool, network: bool) -> dict[st
 def lock_down_broker() -> dict[str, str]:
     """The same for the broker, whose whole work is the network; before it starts a thread (threads inherit, others are not reached).
 
-    Gives `{"seccomp", "landlock", "outside"}`, each `enforced` or why not; `outside` is the second half of I4. Raises OSError.
+    Gives `{"seccomp", "landlock", "outside", "capabilities"}`, each `enforced` or why not; `outside` is the second half of I4. Raises OSError.
     """
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     version = _landlock_version()
@@ -103,8 +86,17 @@ def lock_down_broker() -> dict[str, str]:
         if report["landlock"] == "enforced" and version >= _SCOPES_SINCE
         else "this kernel cannot keep signals and abstract sockets in (Linux 6.12)"
     )
-    report["seccomp"] = _seccomp(commands=False, network=True, broker=True)
+    report["capabilities"] = _capabilities(())
+    report["seccomp"] = _seccomp(commands=False, network=True)
     return report
+
+
+def refuse_rings() -> None:
+    """No io_uring from here on: before the event loop is made, which does without. Raises OSError."""
+    arch = os.uname().machine
+    if arch in own_calls.AUDIT_ARCH:
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        _filter(own_calls.without_rings(arch))
 
 
 def _certificates() -> list[str]:
@@ -113,19 +105,18 @@ def _certificates() -> list[str]:
     return [place for place in (os.environ.get("SSL_CERT_FILE", ""), *directories) if place.startswith("/")]
 
 
-def _seccomp(*, commands: bool, network: bool, broker: bool = False) -> str:
-    arch = _ARCHES.get(os.uname().machine)
-    if arch is None:
-        return f"no table for {os.uname().machine}"
-    audit, always, running, further, calling = arch
-    refused = set(always.values())
-    if broker:
-        refused |= set(further.values())
-    if not commands:
-        refused |= set(running.values())
-    if not network:
-        refused |= set(calling.values())
-    program = build_filter(audit, sorted(refused), x32=os.uname().machine == "x86_64")
+def _seccomp(*, commands: bool, network: bool) -> str:
+    arch = os.uname().machine
+    if arch not in own_calls.AUDIT_ARCH:
+        return f"no table for {arch}"
+    if commands:
+        program = own_calls.open_to_commands(arch, network=network)
+    else:
+        program = own_calls.closed(arch, os.getpid(), network=network)
+    return _filter(program)
+
+
+def _filter(program: bytes) -> str:
     buffer = ctypes.create_string_buffer(program)
     fprog = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
     holder = ctypes.create_string_buffer(fprog)
@@ -136,16 +127,33 @@ def _seccomp(*, commands: bool, network: bool, broker: bool = False) -> str:
     return "enforced"
 
 
-def build_filter(audit: int, refused: list[int], *, x32: bool) -> bytes:
-    """Classic BPF: kill for another architecture, for x32 numbers, and for each refused call; allow the rest."""
-    load, jump_equal, jump_at_least, give = 0x20, 0x15, 0x35, 0x06
-    lines = [(load, 0, 0, 4), (jump_equal, 1, 0, audit), (give, 0, 0, _KILL_PROCESS), (load, 0, 0, 0)]
-    if x32:
-        lines += [(jump_at_least, 0, 1, 0x40000000), (give, 0, 0, _KILL_PROCESS)]
-    for number in refused:
-        lines += [(jump_equal, 0, 1, number), (give, 0, 0, _KILL_PROCESS)]
-    lines.append((give, 0, 0, _ALLOW))
-    return b"".join(struct.pack("HBBI", *line) for line in lines)
+def _capabilities(files: Iterable[str]) -> str:
+    """Give up root's rights; all but that of reading where its own program or `files` belong to another user. `enforced`, or
+    what is left and why."""
+    if not _capset(0, _DAC_READ_SEARCH) and not _capset(0, 0):
+        return os.strerror(ctypes.get_errno())
+    places = [place for place in {sys.prefix, sys.base_prefix, *sys.path, *map(os.path.dirname, files)} if place]
+    if all(map(_may_read, places)) or not _capset(_DAC_READ_SEARCH, _DAC_READ_SEARCH):
+        return "enforced" if _capset(0, 0) else os.strerror(ctypes.get_errno())
+    if all(map(_may_read, places)):
+        return "kept the right to read files: its program or a secret's file lies in another user's directory"
+    return "enforced" if _capset(0, 0) else os.strerror(ctypes.get_errno())
+
+
+def _capset(effective: int, permitted: int) -> bool:
+    header = struct.pack("Ii", _CAPABILITIES, 0)
+    return not _libc.capset(header, struct.pack("6I", effective, permitted, 0, 0, 0, 0))
+
+
+def _may_read(place: str) -> bool:
+    """Whether what is there, if anything, can be read."""
+    try:
+        directory = stat.S_ISDIR(os.stat(place).st_mode)
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return os.access(place, os.R_OK | (os.X_OK if directory else 0), effective_ids=True)
 
 
 def _landlock(files: Iterable[str], places: Iterable[str] = ()) -> str:

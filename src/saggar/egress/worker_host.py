@@ -19,6 +19,7 @@ from saggar.egress.authorize import refuse
 from saggar.egress.broker_host import Broker, harden, run
 from saggar.egress.connection_host import Connection
 from saggar.egress.heap_host import keep_heap
+from saggar.egress.lockdown_host import refuse_rings
 from saggar.egress.shared_host import Shared
 from saggar.egress.shares_host import ACCEPT_NS
 from saggar.egress.wire_host import reset
@@ -108,6 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve until the socket ends whose descriptor is the first argument."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     harden(parent_death=False)
+    refuse_rings()
     keep_heap()
     control = socket.socket(fileno=int(arguments[0]))
     control.set_inheritable(False)
