@@ -351,7 +351,7 @@ def _clone(request: dict[str, Any]) -> list[int]:
     """Detached clones of the host's directories that the cell will show, in the request's order."""
     fds = []
     for grant in request["grants"]:
-        fd = sys_.open_tree(grant["path"], follow=True)
+        fd = sys_.open_tree(grant["path"])
         status = os.stat(fd)
         if (status.st_dev, status.st_ino) != (grant["device"], grant["inode"]):
             raise OSError(116, f"`{grant['path']}` was exchanged while the cell was being made")  # ESTALE

@@ -8,59 +8,95 @@ repository can arrange. See gitrepository-layout(5), "gitdir" and "commondir".
 from __future__ import annotations
 
 import os
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 
 #: of any of the small files read here; git writes a path and a newline
 _MOST = 8192
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def repository(path: str, fd: int) -> str:
-    """The resolved directory of the repository that the workspace `path`, opened as `fd`, is linked to; "" where `.git` is a
-    directory, is missing, leads back into the workspace, or names what does not name the workspace."""
+def repository(path: str, fd: int, *, owner: int = -1) -> tuple[str, int]:
+    """The repository that the workspace `path`, opened as `fd`, is linked to: its real path and a descriptor of the very directory that
+    was looked at, the caller's to close. ("", -1) where `.git` is a directory, is missing, leads back into the workspace, or names what
+    does not name the workspace; and where `owner` is given, what belongs to another."""
     pointer = _read(".git", fd)
     if not pointer.startswith("gitdir:"):
-        return ""
-    gitdir = os.path.realpath(os.path.join(path, pointer[7:].strip()))
-    if (gitdir + "/").startswith(path + "/"):
-        return ""
+        return "", -1
     try:
-        found = _of_worktree(path, gitdir) or _of_submodule(path, gitdir)
-        if not found or (found + "/").startswith(path + "/") or (path + "/").startswith(found + "/"):
-            return ""
-        return found if _is_repository(found) else ""
+        return _find(path, pointer[7:].strip(), owner)
     except OSError:
-        return ""
+        # exchanged while it was asked
+        return "", -1
 
 
-def _of_worktree(path: str, gitdir: str) -> str:
-    """`gitdir` is COMMON/worktrees/NAME; its file `gitdir` names the workspace's `.git`."""
-    back, common = _read(f"{gitdir}/gitdir"), _read(f"{gitdir}/commondir")
-    if not back or not common:
-        return ""
-    # relative since git 2.48 where the user asked for it
-    if os.path.realpath(os.path.join(gitdir, os.path.dirname(back))) != path or os.path.basename(back) != ".git":
-        return ""
-    found = os.path.realpath(os.path.join(gitdir, common))
+def _find(path: str, pointer: str, owner: int) -> tuple[str, int]:
+    from saggar.isolation.syscalls_host import open_plain
+
+    gitdir = os.path.realpath(os.path.join(path, pointer))
+    if (gitdir + "/").startswith(path + "/"):
+        return "", -1
+    common = _common_of(gitdir)
+    for found, name in ((common, os.path.basename(gitdir)), (gitdir, "")):
+        if not found or (found + "/").startswith(path + "/") or (path + "/").startswith(found + "/"):
+            continue
+        opened = open_plain(found)
+        try:
+            if _is_repository(opened, owner) and _names(opened, path, found, name):
+                given, opened = opened, -1
+                return found, given
+        finally:
+            if opened >= 0:
+                os.close(opened)
+    return "", -1
+
+
+def _common_of(gitdir: str) -> str:
+    """Where `gitdir`, if it is COMMON/worktrees/NAME, says that COMMON is; a guess, for what is opened is asked again."""
+    common = _read(f"{gitdir}/commondir")
+    found = os.path.realpath(os.path.join(gitdir, common)) if common else ""
     return found if os.path.dirname(gitdir) == f"{found}/worktrees" else ""
 
 
-def _of_submodule(path: str, gitdir: str) -> str:
-    """`gitdir` is a repository of its own whose `core.worktree` is the workspace."""
+def _names(opened: int, path: str, found: str, name: str) -> bool:
+    """Whether the repository names the workspace in return: as its worktree `name`, or as its own, a submodule's."""
+    if not name:
+        return _of_submodule(opened, path, found)
+    from saggar.isolation.syscalls_host import open_plain
+
+    entry = open_plain(f"worktrees/{name}", opened)
+    try:
+        return _of_worktree(entry, path, found, f"{found}/worktrees/{name}")
+    finally:
+        os.close(entry)
+
+
+def _of_worktree(entry: int, path: str, found: str, gitdir: str) -> bool:
+    """The file `gitdir` of the entry names the workspace's `.git`."""
+    back, common = _read("gitdir", entry), _read("commondir", entry)
+    if os.path.basename(back) != ".git" or not common or os.path.realpath(os.path.join(gitdir, common)) != found:
+        return False
+    # relative since git 2.48 where the user asked for it
+    return os.path.realpath(os.path.join(gitdir, os.path.dirname(back))) == path
+
+
+def _of_submodule(opened: int, path: str, gitdir: str) -> bool:
+    """The repository is one of its own, whose `core.worktree` is the workspace."""
     section = ""
-    for line in _read(f"{gitdir}/config").splitlines():
+    for line in _read("config", opened).splitlines():
         word = line.strip()
         if word.startswith("["):
             section = word.lower()
             continue
         name, equals, value = word.partition("=")
         if section == "[core]" and equals and name.strip().lower() == "worktree":
-            return gitdir if os.path.realpath(os.path.join(gitdir, value.strip().strip('"'))) == path else ""
-    return ""
+            return os.path.realpath(os.path.join(gitdir, value.strip().strip('"'))) == path
+    return False
 
 
-def _is_repository(path: str) -> bool:
-    return os.path.isdir(f"{path}/objects") and os.path.isdir(f"{path}/refs") and bool(_read(f"{path}/HEAD"))
+def _is_repository(opened: int, owner: int) -> bool:
+    whose = os.fstat(opened).st_uid
+    parts = [os.stat(name, dir_fd=opened, follow_symlinks=False).st_mode for name in ("objects", "refs")]
+    return owner in (-1, whose) and all(S_ISDIR(mode) for mode in parts) and bool(_read("HEAD", opened))
 
 
 def _read(name: str, dir_fd: int | None = None) -> str:

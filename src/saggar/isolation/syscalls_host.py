@@ -51,6 +51,8 @@ AT_FDCWD = -100
 MOVE_MOUNT_F_EMPTY_PATH = 4
 MOVE_MOUNT_T_EMPTY_PATH = 0x40
 RESOLVE_NO_MAGICLINKS = 2
+RESOLVE_NO_SYMLINKS = 4
+RESOLVE_BENEATH = 8
 RESOLVE_IN_ROOT = 0x10
 MOUNT_ATTR_RDONLY = 1
 MOUNT_ATTR_NOSUID = 2
@@ -171,24 +173,33 @@ def prctl(option: int, value: int | bytes = 0) -> None:
     _check(_prctl(option, argument, zero, zero, zero), "prctl")
 
 
-def open_tree(
-    path: str, *, dir_fd: int = AT_FDCWD, clone: bool = True, recursive: bool = True, follow: bool = False
-) -> int:
+def open_tree(path: str, *, dir_fd: int = AT_FDCWD, clone: bool = True, recursive: bool = True) -> int:
     """A descriptor of a mount, or of a detached clone of one (and of those beneath it): open_tree(2), Linux 5.2.
 
     Recursive by default: a copied mount table's mounts are locked together, and cloning one without its children fails.
     An empty path means `dir_fd` itself.
     """
     flags = OPEN_TREE_CLOEXEC | (OPEN_TREE_CLONE if clone else 0) | (AT_RECURSIVE if clone and recursive else 0)
-    flags |= 0 if follow else AT_SYMLINK_NOFOLLOW
+    flags |= AT_SYMLINK_NOFOLLOW
     flags |= AT_EMPTY_PATH if not path else 0
     return _check(_syscall(_Long(_NR_OPEN_TREE), _Long(dir_fd), os.fsencode(path), _Long(flags)), "open_tree")
 
 
 def open_in_root(root_fd: int, path: str) -> int:
     """An O_PATH descriptor of `path` with every link and `..` resolved as if `root_fd` were the root: openat2(2), Linux 5.6."""
-    how = pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
-    return _check(_syscall(_Long(_NR_OPENAT2), _Long(root_fd), os.fsencode(path), how, _Long(len(how))), "openat2")
+    return _openat2(root_fd, path, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+
+
+def open_plain(path: str, dir_fd: int = AT_FDCWD) -> int:
+    """An O_PATH descriptor of `path`, where no component of it is a symbolic link, the last one included; else OSError ELOOP.
+    Below `dir_fd`, where that is given, it does not lead out of it either."""
+    beneath = 0 if dir_fd == AT_FDCWD else RESOLVE_BENEATH
+    return _openat2(dir_fd, path, RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | beneath)
+
+
+def _openat2(dir_fd: int, path: str, resolve: int) -> int:
+    how = pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, resolve)
+    return _check(_syscall(_Long(_NR_OPENAT2), _Long(dir_fd), os.fsencode(path), how, _Long(len(how))), "openat2")
 
 
 def set_hostname(name: str) -> None:

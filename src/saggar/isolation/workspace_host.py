@@ -66,7 +66,7 @@ class Workspace:
 
     ids: (uid, gid) that the command runs as *inside the mapping*: for a root caller the owner of the workspace, seen
     through HOST_IDS; else the caller. caveats: what to say before the run. repository: of a linked worktree or a
-    submodule, the directory elsewhere that git needs, to be shown read-only; else "".
+    submodule, the directory elsewhere that git needs, to be shown read-only; else "". repository_fd: what was opened of it.
     """
 
     __slots__ = (
@@ -80,6 +80,7 @@ class Workspace:
         "path",
         "plan",
         "repository",
+        "repository_fd",
         "resolved_from",
     )
 
@@ -92,6 +93,7 @@ class Workspace:
         self.layer_fd = -1
         self.caveats: tuple[Caveat, ...] = ()
         self.repository = ""
+        self.repository_fd = -1
         self.resolved_from = ""
         self.plan: dict[str, Any] = {"mode": mode}
         self._scan: Scan | None = None
@@ -132,6 +134,9 @@ class Workspace:
         for fd in self.fds:
             os.close(fd)
         self.fd = self.layer_fd = -1
+        if self.repository_fd >= 0:
+            os.close(self.repository_fd)
+            self.repository_fd = -1
 
 
 def prepare(
@@ -176,7 +181,7 @@ def prepare(
             _start_scan(workspace, run, caller)
         elif mode == "read-write":
             workspace.caveats = (_READ_WRITE,)
-        workspace.repository = repository(path, fd)
+        workspace.repository, workspace.repository_fd = _linked(workspace, status, caller)
         if workspace.repository:
             workspace.caveats += (Caveat("linked_repository", _LINKED, count=1, paths=(workspace.repository,)),)
         _record(workspace, run, policy, about or {})
@@ -190,6 +195,14 @@ def prepare(
         workspace.close()
         raise
     return workspace
+
+
+def _linked(workspace: Workspace, status: os.stat_result, caller: CallerIds) -> tuple[str, int]:
+    """The linked repository. A root caller's must belong to the workspace's owner: what that one may not read, the root would show."""
+    owner = status.st_uid if caller.privileged else -1
+    if caller.privileged and owner != workspace.ids[0]:
+        return "", -1
+    return repository(workspace.path, workspace.fd, owner=owner)
 
 
 def _open_workspace(path: str) -> int:

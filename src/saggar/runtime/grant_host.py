@@ -1,11 +1,13 @@
 """The paths of the host that a cell is shown read-only: opened once, and put in their order with the workspace.
 
-I1  What was opened and looked at is what is shown: the launcher gets the descriptor, with the inode that it had here.
+I1  What was opened and looked at is what is shown: the launcher gets the descriptor, with the inode that it had here. No link is on the
+    way to it, so the path that is kept is where it was.
 """
 
 from __future__ import annotations
 
 import os
+from errno import ELOOP
 from stat import S_ISDIR, S_ISREG
 
 from saggar.core.errors import UsageError
@@ -18,15 +20,16 @@ if TYPE_CHECKING:
 
 
 class Grant:
-    """One path of the host shown read-only. owned: a root caller's grant, whose owners are mapped; a tool chain's are not."""
+    """One path of the host shown read-only. owned: a root caller's grant, whose owners are mapped; a tool chain's are not. path: where
+    it really is; target: its place inside."""
 
     __slots__ = ("device", "directory", "fd", "inode", "owned", "path", "target")
 
-    def __init__(self, path: str, *, owned: bool, target: str = "") -> None:
-        self.path = path
-        self.target = target or path
+    def __init__(self, path: str, *, owned: bool, fd: int = -1) -> None:
+        """fd: of `path`, where that has been opened; taken over. Raises OSError and UsageError."""
+        self.target = path
         self.owned = owned
-        self.fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        self.path, self.fd = (path, fd) if fd >= 0 else _open(path)
         status = os.fstat(self.fd)
         self.device = status.st_dev
         self.inode = status.st_ino
@@ -52,6 +55,19 @@ class Grant:
         }
 
 
+def _open(path: str) -> tuple[str, int]:
+    """(real path, descriptor). A link is followed once, before it is opened: one that is put there later is refused (ELOOP)."""
+    from saggar.isolation.syscalls_host import open_plain
+
+    try:
+        return path, open_plain(path)
+    except OSError as error:
+        if error.errno != ELOOP:
+            raise
+    real = os.path.realpath(path)
+    return real, open_plain(real)
+
+
 def open_grants(prepared: Prepared) -> None:
     """What the policy and the workspace name. Raises UsageError."""
     for path in prepared.policy.isolation.read:
@@ -59,10 +75,13 @@ def open_grants(prepared: Prepared) -> None:
             prepared.grants.append(Grant(path, owned=True))
         except OSError as error:
             raise UsageError(
-                f"the path `{path}` of `isolation.read` cannot be opened: {error.strerror}", file=prepared.policy.file
+                f"the path `{path}` of `isolation.read` cannot be opened: {os.strerror(error.errno or 0)}",
+                file=prepared.policy.file,
             ) from None
-    if prepared.workspace.repository:
-        prepared.grants.append(Grant(prepared.workspace.repository, owned=True))
+    workspace = prepared.workspace
+    if workspace.repository:
+        fd, workspace.repository_fd = workspace.repository_fd, -1
+        prepared.grants.append(Grant(workspace.repository, owned=True, fd=fd))
 
 
 def binds(prepared: Prepared) -> list[tuple[int, str, bool]]:

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 
 class _Shown:
-    """One thing of the host that the cell sees. name: for messages. at: (device, inode)."""
+    """One thing of the host that the cell sees. name, path: for messages. at: (device, inode). real: the path that was opened."""
 
-    __slots__ = ("at", "name", "path")
+    __slots__ = ("at", "name", "path", "real")
 
-    def __init__(self, name: str, path: str, at: tuple[int, int]) -> None:
+    def __init__(self, name: str, path: str, at: tuple[int, int], real: str = "") -> None:
         self.name = name
         self.path = path
+        self.real = real or path
         self.at = at
 
 
@@ -40,7 +41,7 @@ def check_places(prepared: Prepared) -> None:
     for shown in _shown(prepared):
         if shown.at in holders:
             raise UsageError(f"saggar's state directory `{state.path}` lies in {shown.name} `{shown.path}`", hint=hint)
-        if own_host.holds(identity, os.path.realpath(shown.path)):
+        if own_host.holds(identity, os.path.realpath(shown.real)):
             raise UsageError(f"{shown.name} `{shown.path}` lies in saggar's state directory `{state.path}`", hint=hint)
     workspace = _written(prepared)
     if workspace is None:
@@ -90,7 +91,7 @@ def _shown(prepared: Prepared) -> list[_Shown]:
     found = [_workspace(prepared)] if prepared.workspace.mode != "none" else []
     for grant in prepared.grants:
         name = "the path" if grant.owned else "the command's tool chain"
-        found.append(_Shown(name, grant.path, (grant.device, grant.inode)))
+        found.append(_Shown(name, grant.target, (grant.device, grant.inode), grant.path))
     for top in rootfs.SYSTEM:
         try:
             status = os.stat(top)

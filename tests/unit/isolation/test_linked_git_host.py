@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+import sys
+import time
 
 import pytest
 
@@ -17,11 +19,15 @@ def git(*words, cwd):
     )
 
 
-def ask(path):
+def ask(path, owner=-1):
     path = os.path.realpath(path)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return repository(path, fd)
+        found, opened = repository(path, fd, owner=owner)
+        if opened >= 0:
+            assert os.readlink(f"/proc/self/fd/{opened}") == found
+            os.close(opened)
+        return found
     finally:
         os.close(fd)
 
@@ -109,6 +115,60 @@ def test_a_forged_link_opens_nothing(main, tmp_path, forge):
     os.mkdir(workspace)
     forge(main, workspace)
     assert ask(workspace) == ""
+
+
+def test_a_repository_of_another_owner(main):
+    git("worktree", "add", "-q", "../linked", cwd=main)
+    assert ask(f"{main}/../linked", os.geteuid()) == f"{main}/.git"
+    assert ask(f"{main}/../linked", os.geteuid() + 1) == ""
+
+
+@pytest.mark.parametrize(
+    "part", ["objects", "refs", "HEAD", "worktrees", "worktrees/linked", "worktrees/linked/gitdir"]
+)
+def test_no_part_that_is_asked_may_be_a_link(main, part):
+    git("worktree", "add", "-q", "../linked", cwd=main)
+    os.rename(f"{main}/.git/{part}", f"{main}/moved")
+    os.symlink(f"{main}/moved", f"{main}/.git/{part}")
+    assert ask(f"{main}/../linked") == ""
+
+
+EXCHANGE = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+while True:
+    libc.renameat2(-100, sys.argv[1].encode(), -100, sys.argv[2].encode(), 2)
+"""
+
+
+@pytest.mark.parametrize("other", ["link", "directory"])
+def test_an_exchange_in_between_opens_only_what_was_asked(main, tmp_path, other):
+    # who may write the repository swaps it for a link to, or another directory with, a secret
+    git("worktree", "add", "-q", "../linked", cwd=main)
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "only-root").write_text("secret")
+    place = f"{main}/swap"
+    if other == "link":
+        os.symlink(secret, place)
+    else:
+        os.rename(secret, place)
+    asked = os.open(f"{main}/../linked", os.O_RDONLY | os.O_DIRECTORY)
+    swapping = subprocess.Popen([sys.executable, "-c", EXCHANGE, f"{main}/.git", place])
+    found = 0
+    try:
+        until = time.monotonic() + 20
+        while time.monotonic() < until and (found < 200):
+            _, opened = repository(os.path.realpath(f"{main}/../linked"), asked)
+            if opened >= 0:
+                found += 1
+                assert "worktrees" in os.listdir(f"/proc/self/fd/{opened}")
+                os.close(opened)
+    finally:
+        swapping.kill()
+        swapping.wait()
+        os.close(asked)
+    assert found
 
 
 @pytest.mark.parametrize(
