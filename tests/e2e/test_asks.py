@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -150,6 +151,7 @@ def test_once_is_once(there, upstream):
     ]  # fmt: skip
     answer = there.records("approval.answer")[0]
     assert answer["detail"]["uid"] == os.getuid()
+    assert answer["detail"]["sha256"] == hashlib.sha256(b"/v1/jobs/7").hexdigest()
     assert (answer["detail"]["path"], answer["detail"]["by"], answer["rule"]) == (
         "/v1/jobs/7",
         "saggar egress",
