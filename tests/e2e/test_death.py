@@ -231,6 +231,12 @@ def test_sigkill_of_bubblewrap_is_no_success(place, tmp_path):
     result = json.loads(out.read_text())
     assert result["exit_code"] is None
     assert result["cause"] == "infrastructure"
+    # whoever reads that nothing ran runs it again
+    assert "the command had started" in result["message"]
+    with open(result["audit_path"]) as file:
+        end = next(r for r in map(json.loads, file) if r["kind"] == "run.end")
+    assert (end["detail"]["started"], end["detail"]["ended_by_signal"]) == (True, 9)
+    assert end["detail"]["note"] == result["message"]
     place.assert_nothing_left(b"3243")
 
 

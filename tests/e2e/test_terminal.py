@@ -192,6 +192,14 @@ def test_the_group_of_the_caller_is_out_of_reach(shell):
     shell.wait(b"alive\r\n")
 
 
+def test_a_group_that_killed_itself_is_no_command_that_did_not_run(shell):
+    shell.send("saggar run -- sh -c 'echo did; kill -KILL 0; sleep 9'\n")
+    shell.wait(b"did\r\n")
+    shell.wait(b"ended by signal 9, from within or from outside; the command had started")
+    shell.wait(b"PROMPT> ")
+    assert shell.status() == 70
+
+
 def test_characters_cannot_be_pushed_into_the_terminal(shell):
     script = (
         'import fcntl,sys,termios\\ntry: fcntl.ioctl(0, 0x5412, b"x")\\nexcept OSError as e: print("errno", e.errno)'

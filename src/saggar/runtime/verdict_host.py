@@ -6,6 +6,8 @@ I2  What enforced the run is told as it was, not as the policy wished.
 
 from __future__ import annotations
 
+import os
+
 from saggar.isolation.workspace_host import HOST_IDS
 from saggar.runtime.result import CAUSES
 
@@ -34,18 +36,42 @@ def verdict(prepared: Prepared, cell: Cell) -> tuple[str, int | None, int, str, 
     if code is None:
         # bubblewrap reports a code only for a command that it executed
         if ended["made"]:
-            what = (
-                f"`{prepared.argv[0]}` could not be executed (bubblewrap's line on stderr has the kernel's word for it)"
-            )
-            return "infrastructure", None, 0, what, {"status": ended["status"]}
+            return _without_code(prepared.argv[0], ended["status"], detail)
         what = _why({"step": "bubblewrap", "errno": 0, "message": "bubblewrap could not make the cell"})
         return "unenforceable", None, 0, what, {"step": "bubblewrap", "status": ended["status"]}
     if code != 0 and cell.disk_full():
         return "disk", code, 0, "", {"limit": "disk", "note": "the scratch space was full"}
+    # a detail without a cause is a suspicion (`Limits.suspicion`): the end is the command's own
     if code > 128:
         # bubblewrap, like a shell, says 128 and the number of a signal; a command may exit with such a number as well
-        return "signal", None, code - 128, "", {}
-    return "exit", code, 0, "", {}
+        return "signal", None, code - 128, "", detail
+    return "exit", code, 0, "", detail
+
+
+def _without_code(
+    program: str, status: int | None, detail: dict[str, Any]
+) -> tuple[str, None, int, str, dict[str, Any]]:
+    """A cell was made, and bubblewrap reported no exit of the command. That nothing ran is said only where bubblewrap ended with the 1 of
+    a failed exec: who believes it runs the command again."""
+    detail["status"] = status
+    if status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 1:
+        what = f"`{program}` could not be executed (bubblewrap's line on stderr has the kernel's word for it)"
+        return "infrastructure", None, 0, what, detail
+    number = ender(status)
+    by = f"by signal {number}, " if number else ""
+    what = f"the cell was ended {by}from within or from outside; the command had started, and what it did is done"
+    return "infrastructure", None, 0, what, {**detail, "ended_by_signal": number, "started": True, "note": what}
+
+
+def ender(status: int | None) -> int:
+    """The signal that ended a cell's first process, by the wait status of it or of its keeper; 0 where none did."""
+    if status is None:
+        return 0
+    if os.WIFSIGNALED(status):
+        return os.WTERMSIG(status)
+    # bubblewrap adds its child's signal to 128; a keeper (`child_host`) takes its own from 256. There are 64 signals
+    code = os.WEXITSTATUS(status)
+    return 256 - code if code >= 192 else max(code - 128, 0)
 
 
 def enforcement(prepared: Prepared, cell: Cell) -> dict[str, Any]:
