@@ -177,6 +177,11 @@ def _say(result: Result, *, quiet: bool) -> None:
         limit = result.limits.get(result.cause, {})
         note = result.message or _cause_text(result.cause, limit)
         sys.stderr.write(f"saggar: {note}\n")
+    suspected = result.detail.get("suspected")
+    if suspected and not quiet:
+        sys.stderr.write(
+            f"saggar: the command failed by itself, perhaps at the {suspected['limit']} limit: {suspected['note']}\n"
+        )
     left_out = result.enforcement.get("left_out")
     # these two codes alone say that something was not there; any other failure has causes of its own
     if left_out and result.status in (126, 127) and not quiet:

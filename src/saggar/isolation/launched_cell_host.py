@@ -253,9 +253,17 @@ class LaunchedCell:
     def judge(self) -> None:
         """Whether a limit that the kernel holds ended the command, though nobody here did."""
         code = self.code or 0
+        # no code and a cell that was made: pid 1 itself was ended, by the kernel's own hand perhaps
+        if code == 0 and (self.code is not None or not self.made):
+            return
         breach = self.limits.cause_of_death(code - 128 if code > 128 else 0)
-        if breach is not None and code != 0:
+        if breach is not None:
             self.cause, self.detail = breach.limit, breach.to_json()
+            return
+        suspected = self.limits.suspicion()
+        if suspected is not None:
+            # the end stays the command's own
+            self.detail = {"suspected": suspected.to_json()}
 
     def to_json(self) -> dict[str, Any]:
         """The `ended` message."""

@@ -42,7 +42,7 @@ POLL_S = 0.05
 
 # RLIMIT_DATA in memory limits, where memory is watched.
 _DATA_TIMES = 4
-# A process seen with this share of it mapped, that then failed, failed at it; allocators ask for less than the rest at a time.
+# A process seen with this share of it mapped, that then failed, may have failed at it; allocators ask for less than the rest at a time.
 _DATA_FULL = 15 / 16
 
 _CONTROLLERS = ("pids", "memory", "cpu")
@@ -307,14 +307,18 @@ class Limits:
         breach = self._oom()
         if breach is not None:
             return breach
-        data_bytes = _DATA_TIMES * self._policy.memory_bytes
-        if self._memory is not None and self._memory.reserved >= _DATA_FULL * data_bytes:
-            note = "a process had mapped as much as RLIMIT_DATA lets it, four times the limit"
-            return Breach("memory", used=self._memory.reserved, allowed=data_bytes, note=note)
         if signal == _SIGXFSZ:
             allowed = self._policy.disk_bytes
             return Breach("disk", used=allowed, allowed=allowed, note="one file reached the limit (SIGXFSZ)")
         return None
+
+    def suspicion(self) -> Breach | None:
+        """What may have made a command fail by itself: no cause, since many a program maps far more than it uses, and fails otherwise."""
+        data_bytes = _DATA_TIMES * self._policy.memory_bytes
+        if self._memory is None or self._memory.reserved < _DATA_FULL * data_bytes:
+            return None
+        note = "a process had mapped nearly as much as RLIMIT_DATA lets it (four times the memory limit)"
+        return Breach("memory", used=self._memory.reserved, allowed=data_bytes, note=note)
 
     def report(self) -> dict[str, dict[str, Any]]:
         """Per limit, for the result: allowed, held, by, and what was used at most where that is known."""

@@ -16,9 +16,10 @@ NOBODY = 65534
 
 
 class Ended:
-    """breach: what `poll` said. cause: what `cause_of_death` said. code: exit code. out: standard output."""
+    """breach: what `poll` said. cause: what `cause_of_death` said, suspected: what `suspicion` did. code: exit code. out: standard output."""
 
-    def __init__(self, breach, cause, code, out, seconds, report) -> None:
+    def __init__(self, breach, cause, code, out, seconds, report, suspected=None) -> None:
+        self.suspected = suspected
         self.breach, self.cause, self.code, self.out, self.seconds, self.report = (
             breach,
             cause,
@@ -129,7 +130,8 @@ def _supervise(limits, pid: int, fds: tuple[int, int, int], tmpfs_bytes: int, di
     text += _read(out)
     code = os.waitstatus_to_exitcode(status)
     cause = limits.cause_of_death(code - 128 if code > 128 else max(-code, 0))
-    ended = Ended(breach, cause, code, text.decode(errors="replace"), time.monotonic() - start, limits.report())
+    said, seconds = text.decode(errors="replace"), time.monotonic() - start
+    ended = Ended(breach, cause, code, said, seconds, limits.report(), limits.suspicion())
     if tmpfs >= 0:
         os.close(tmpfs)
     return ended

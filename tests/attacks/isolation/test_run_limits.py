@@ -38,12 +38,19 @@ def saggar(bwrap: str, tmp_path):
         "PYTHONPATH": os.pathsep.join([SRC, *(p for p in sys.path if p.endswith("site-packages"))]),
     }
 
-    def run(argv: list[str], *, disk: str = "2GiB", timeout: str = "40s", mode: str = "copy-on-write", stdin: str = ""):
+    def run(
+        argv: list[str],
+        *,
+        disk: str = "2GiB",
+        timeout: str = "40s",
+        mode: str = "copy-on-write",
+        stdin: str = "",
+        start=("-m", "saggar"),
+    ):
         policy.write_text(POLICY % (disk, timeout))
         command = [
             sys.executable,
-            "-m",
-            "saggar",
+            *start,
             "run",
             "--policy",
             str(policy),
@@ -54,7 +61,7 @@ def saggar(bwrap: str, tmp_path):
             "--",
             *argv,
         ]
-        subprocess.run(
+        run.done = subprocess.run(
             command, env=env, cwd=workspace, input=stdin, text=True, capture_output=True, timeout=100, check=False
         )
         result = json.loads(out.read_text())
@@ -85,6 +92,36 @@ def test_memory(saggar, hog: str) -> None:
     result, records = saggar([PYTHON, "-I", "-c", MEMORY[hog] + "\nimport time; time.sleep(30)"])
     ended_by(result, records, "memory")
     assert result["duration_s"] < 20
+
+
+#: `saggar` on a host where memory can only be watched
+WATCHED = """
+import sys
+from saggar.isolation import cgroups_host
+cgroups_host.places = lambda names: {n: cgroups_host.Place(0, "", "taken away by the test") for n in names}
+from saggar.cli.main import main
+sys.exit(main())
+"""
+MAPPED = (
+    "import mmap, time\nm = mmap.mmap(-1, 780 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)\ntime.sleep(0.4)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("end", "cause", "code", "status"),
+    [("raise SystemExit(3)", "exit", 3, 3), ("import os; os.abort()", "signal", None, 134), ("", "exit", 0, 0)],
+)
+def test_a_command_that_mapped_much_keeps_its_own_end(
+    saggar, end: str, cause: str, code: int | None, status: int
+) -> None:
+    """A failure of its own is not the memory limit's, though it may be: the suspicion stands beside it."""
+    result, records = saggar([PYTHON, "-I", "-c", MAPPED + end], start=["-c", WATCHED])
+    assert (result["cause"], result["exit_code"], saggar.done.returncode) == (cause, code, status)
+    record = next(r for r in records if r["kind"] == "run.end")
+    assert record["reason"] == cause
+    for detail in (result["detail"], record["detail"]):
+        assert detail.get("suspected", {}).get("limit") == ("memory" if status else None)
+    assert ("perhaps at the memory limit" in saggar.done.stderr) == bool(status)
 
 
 def test_a_fork_bomb(saggar) -> None:
