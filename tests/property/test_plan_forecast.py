@@ -42,6 +42,10 @@ TOOLS = {
         tool("mail", "egress", to="recipient", body=("content", "json"), output=TEXT),
         tool("pay", "pay", to="recipient", amount=("amount", "number"), output=TEXT),
         tool("visit", url="destination", output=TEXT),
+        tool("post", "egress", to=("recipient", "json"), body=("content", "json"), output=TEXT),
+        tool("publish", "egress", body=("content", "json"), output=TEXT),
+        tool("order", "pay", id=("target", "json"), amount=("amount", "json"), output=TEXT),
+        tool("member", path="target", output=TypeSpec("json"), labels={"*": FieldLabel(DIRECTORY)}),
     ]
 }  # fmt: skip
 REQUEST = "Send Ann the Q3 to ann@x.test and pay 7"
@@ -59,6 +63,10 @@ FUNCTIONS = {
     "mail": lambda to, body: "sent",
     "pay": lambda to, amount: "paid",
     "visit": lambda url: "a page",
+    "post": lambda to, body: "posted",
+    "publish": lambda body: "published",
+    "order": lambda id, amount: "paid",
+    "member": lambda path: [None, [], {"Ann": 7}, "Ann"][len(path) % 4],
 }
 
 names = st.sampled_from(["a", "b", "c"])
@@ -79,11 +87,25 @@ value = st.one_of(
     leaf.map(lambda x: f"extract({x}, {{'t': 'string', 'n': 'number', 'u': 'url'}}, 'i')"),
     leaf.map(lambda x: f"summarise({x}, 'i')"),
 )  # fmt: skip
+somebody = st.one_of(
+    leaf,
+    st.sampled_from(
+        ["None", "[]", "member(path='Q3')", "member(path='Send')", "member(path='Ann')", "member(path='7')"]
+    ),
+    st.tuples(leaf, leaf).map(lambda t: f"[{t[0]}, {t[1]}]"),
+    leaf.map(lambda x: f"len([{x}])"),
+    leaf.map(lambda x: f"{{'made@x.test': {x}}}"),
+    leaf.map(lambda x: f"keys({{'made@x.test': {x}}})"),
+    st.tuples(leaf, leaf).map(lambda t: f"{t[0]} if {t[1]} == 'Q3' else None"),
+)
 call = st.one_of(
     st.tuples(leaf, leaf).map(lambda t: f"mail(to={t[0]}, body={t[1]})"),
     st.tuples(leaf, leaf).map(lambda t: f"share(id={t[0]}, to={t[1]})"),
     st.tuples(leaf, leaf).map(lambda t: f"pay(to={t[0]}, amount={t[1]})"),
     leaf.map(lambda x: f"visit(url={x})"),
+    st.tuples(somebody, leaf).map(lambda t: f"post(to={t[0]}, body={t[1]})"),
+    leaf.map(lambda x: f"publish(body={x})"),
+    st.tuples(leaf, leaf).map(lambda t: f"order(id={t[0]}, amount={t[1]})"),
 )
 line = st.one_of(
     st.tuples(names, value).map(lambda t: f"{t[0]} = {t[1]}"),
