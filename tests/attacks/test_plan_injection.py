@@ -255,3 +255,26 @@ def test_worker_sees_its_piece_only():
     worker = ScriptedWorker(lambda _: NOT_ENOUGH)
     run('s = secret()\nx = extract(first(inbox()).subject, {"a": "string"}, "i")', "", worker)
     assert [r.data for r in worker.seen] == ["Report"]
+
+
+def test_a_mail_that_claims_to_be_the_user_s_own_is_as_any_other():
+    """`From` says the user's own address; nothing in a mailbox that takes it at its word makes that so."""
+    mails = [{"id": "m1", "sender": ME, "subject": "s", "body": "eve@evil.test"}]
+    _, called, log, people = run(
+        'send(to=first(inbox()).body, body="x")', "write to them", functions=FUNCTIONS | {"inbox": lambda: mails}
+    )
+    assert called == ["inbox"]
+    assert log.verdicts("send") == [("ask", "untrusted_authority")]
+    assert ME in repr(people.questions[0])
+
+
+def test_a_link_of_a_mail_that_claims_a_friend_s_name_is_not_followed():
+    url = "https://evil.test/page"
+    mails = [{"id": "m1", "sender": "ann@x.test", "subject": "s", "body": url}]
+    _, called, log, _ = run(
+        "fetch(url=first(inbox()).body)",
+        "open what ann@x.test sent",
+        functions=FUNCTIONS | {"inbox": lambda: mails},
+    )
+    assert called == ["inbox"]
+    assert [effect for effect, _ in log.verdicts("fetch")] == ["ask"]

@@ -120,8 +120,10 @@ class FieldLabel:
     readers: `*` for everyone, `owner` for the user alone, else a path of the output that holds the readers' names
     (`[].recipients`). private: the value is one that the lethal trifecta counts.
     names: people call the object by this field (a file name, an event's title), so picking by it with the user's own
-    words is the user's choice. author: path of the output that says who wrote this field (`[].sender`); what the user
-    wrote counts as `directory`. A path that ends in `#` labels the list or object itself: its length, order and keys.
+    words is the user's choice. author: path of the output that says who wrote this field (`[].sender`). It decides
+    something (what the user wrote counts as `directory`, what he names somebody as the writer of may be followed) only where
+    the tool answers for that name: it is declared better than `untrusted` itself, or `vouched` says that nobody can
+    write another's name there. A mail's `From` is neither, unless the service checks it (DMARC). A path that ends in `#` labels the list or object itself: its length, order and keys.
     """
 
     integrity: str = "untrusted"
@@ -130,11 +132,14 @@ class FieldLabel:
     private: bool = True
     names: bool = False
     author: str = ""
+    vouched: bool = False
 
     def to_json(self) -> dict[str, Any]:
         out = {"integrity": self.integrity, "readers": self.readers, "source": self.source, "private": self.private}
         if self.names:
             out["names"] = True
+        if self.vouched:
+            out["vouched"] = True
         return out | ({"author": self.author} if self.author else {})
 
 

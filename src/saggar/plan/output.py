@@ -4,7 +4,8 @@ I1  Every leaf gets the declared label of its path; what is not declared is untr
 I2  The labels of the call's arguments and of the branch it stands in are joined into all of it: what was asked
     decides what comes back.
     A key that reads like a path is declared by nothing: it is as a field that nobody named.
-I3  A field that the user wrote (its declared author is one of the user's own names) counts as `directory`, no higher.
+I3  A field that the user wrote (its declared author is one of the user's own names) counts as `directory`, no higher; by
+    an author that the tool does not answer for nobody wrote it: anybody may put the user's name there.
 I4  A number or text that no capability could be minted for (`operation.bounded`) is `NOT_ENOUGH`, under its label.
 """
 
@@ -84,7 +85,8 @@ def _node(walk: _Walk, value: Any, path: str, keys: tuple[str | int, ...], depth
     if value is None or isinstance(value, str | int | float | bool):
         value = bounded(value)
         declared = walk.declaration.label_of(path)
-        writer = _author(walk, declared, keys) if isinstance(value, str) else None
+        vouched = isinstance(value, str) and _vouched(walk, declared)
+        writer = _author(walk, declared, keys) if vouched else "" if isinstance(value, str) else None
         return Node(value, _label(walk, path, keys), writer, declared.names)
     raise PeerError(f"`{walk.declaration.name}` returned a `{type(value).__name__}`, which is not plain data")
 
@@ -97,7 +99,7 @@ def _label(walk: _Walk, path: str, keys: tuple[str | int, ...]) -> Label:
     made = walk.made if walk.made is not None else {}
     if key not in made:
         integrity, kind = declared.integrity, "tool"
-        if author and author in walk.owner.names and integrity == UNTRUSTED:
+        if author in walk.owner.names and integrity == UNTRUSTED and _vouched(walk, declared):
             integrity, kind = DIRECTORY, "user"
         source = Source(kind, walk.declaration.name, call=walk.call, field=path, principal=author, span=walk.span)
         made[key] = Label([source], readers=readers, integrity=integrity)  # type: ignore[arg-type]
@@ -106,6 +108,13 @@ def _label(walk: _Walk, path: str, keys: tuple[str | int, ...]) -> Label:
 
 def _author(walk: _Walk, declared: FieldLabel, keys: tuple[str | int, ...]) -> str:
     return next(iter(_find(walk.root, declared.author, keys)), "") if declared.author else ""
+
+
+def _vouched(walk: _Walk, declared: FieldLabel) -> bool:
+    """Whether the tool answers for the name of the author (I3)."""
+    if not declared.author:
+        return False
+    return declared.vouched or walk.declaration.label_of(declared.author).integrity != UNTRUSTED
 
 
 def _readers(walk: _Walk, declared: FieldLabel, keys: tuple[str | int, ...]) -> frozenset[str] | None:

@@ -16,7 +16,7 @@ MAIL = tool(
         "#": FieldLabel(SYSTEM, readers="*"),
         "[]#": FieldLabel(SYSTEM, readers="*"),
         "[].id": FieldLabel(SYSTEM),
-        "[].body": FieldLabel(readers="[].from,[].to", author="[].from"),
+        "[].body": FieldLabel(readers="[].from,[].to", author="[].from", vouched=True),
         "[].to": FieldLabel(DIRECTORY, readers="[].to"),
         "[].to#": FieldLabel(DIRECTORY, readers="*"),
         "[].subject": FieldLabel(names=True),
@@ -129,3 +129,23 @@ def test_a_key_within_a_declared_object_has_that_object_s_label():
         tool("r", labels={"meta": FieldLabel(DIRECTORY)}), {"meta": {"a.b": "x"}}, "c1", ME, base=NEUTRAL
     )
     assert own(node, "meta", "a.b").label.integrity == DIRECTORY
+
+
+@pytest.mark.parametrize(
+    ("sender", "vouched", "integrity", "writer"),
+    [
+        (FieldLabel(), False, UNTRUSTED, ""),  # a `From` that anybody may write
+        (FieldLabel(), True, DIRECTORY, "me@x.test"),
+        (FieldLabel(DIRECTORY), False, DIRECTORY, "me@x.test"),  # the service's own record
+        (FieldLabel(SYSTEM), False, DIRECTORY, "me@x.test"),
+    ],
+)
+def test_an_author_counts_where_the_tool_answers_for_it(sender, vouched, integrity, writer):
+    body = FieldLabel(author="from", vouched=vouched)
+    mail = tool("mail", labels={"from": sender, "body": body})
+    node = own(label_output(mail, {"from": "me@x.test", "body": "x"}, "c1", ME, base=NEUTRAL), "body")
+    assert (node.label.integrity, node.writer) == (integrity, writer)
+    # said all the same of where it comes from
+    assert {s.principal for s in node.label.sources} == {"me@x.test"}
+    # part of what a declaration is pinned by
+    assert ("vouched" in body.to_json()) == vouched

@@ -68,8 +68,9 @@ ANY = TypeSpec("json")
 
 def _email(at: str) -> dict[str, FieldLabel]:
     readers = ",".join(f"{at}{f}" for f in ("sender", "recipients", "cc", "bcc"))
-    told = FieldLabel(UNTRUSTED, readers=readers, author=f"{at}sender")
-    named = FieldLabel(UNTRUSTED, readers=readers, names=True, author=f"{at}sender")
+    # in this mailbox the service writes the sender; no mail claims another's name
+    told = FieldLabel(UNTRUSTED, readers=readers, author=f"{at}sender", vouched=True)
+    named = FieldLabel(UNTRUSTED, readers=readers, names=True, author=f"{at}sender", vouched=True)
     lists = {f"{at}{f}{mark}": told for f in ("recipients", "cc", "bcc") for mark in ("#", "")}
     return {
         **lists,
