@@ -233,6 +233,9 @@ def _build(birth: Birth, furnishing: Furnishing, groups: list[tuple[str, str]], 
     """The root, but for what the run brings. The launcher drops a spare when the host's mount table changes: this one is a copy."""
     step.name = "namespaces"
     sys_.unshare(sys_.CLONE_NEWNS)
+    # before anything is cloned: where the host's mounts are shared (systemd's default), a copy goes on receiving what is mounted there
+    # later, without the attributes that the copy was given
+    sys_.mount("none", "/", "none", sys_.MS_REC | sys_.MS_PRIVATE)
     step.name = "stage"
     # the one of the run is set before bubblewrap is executed
     os.umask(0o022)

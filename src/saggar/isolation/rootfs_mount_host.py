@@ -5,6 +5,7 @@ It is left with one bind of the finished tree.
 
 I1  What shows something of the host is read-only, nosuid and nodev before it is attached; only device nodes that are named here
     are usable as such.
+    No mount that the host makes later appears in it: the child's copy of the host's mounts is private before anything is cloned.
 I2  A place that the policy names is resolved with the cell's root as the root: no link leads a mount out of it.
 I3  Mounts that only serve to build the rest stand in the host's old tree, and go with it (`leave_host`).
 

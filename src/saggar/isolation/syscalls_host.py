@@ -222,9 +222,12 @@ def move_mount(fd: int, target: str, *, dir_fd: int = AT_FDCWD) -> None:
     )
 
 
-def mount_setattr(fd: int, *, set_: int = 0, clear: int = 0, userns_fd: int = -1, recursive: bool = True) -> None:
-    """Change the attributes of a detached mount: mount_setattr(2), Linux 5.12. userns_fd: the mapping for MOUNT_ATTR_IDMAP."""
-    attributes = pack("=QQQQ", set_, clear, 0, max(userns_fd, 0))
+def mount_setattr(
+    fd: int, *, set_: int = 0, clear: int = 0, userns_fd: int = -1, recursive: bool = True, private: bool = False
+) -> None:
+    """Change the attributes of a detached mount: mount_setattr(2), Linux 5.12. userns_fd: the mapping for MOUNT_ATTR_IDMAP. private: in
+    the same step, end what propagates mounts to it."""
+    attributes = pack("=QQQQ", set_, clear, MS_PRIVATE if private else 0, max(userns_fd, 0))
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
     _check(
         _syscall(_Long(_NR_MOUNT_SETATTR), _Long(fd), b"", _Long(flags), attributes, _Long(len(attributes))),

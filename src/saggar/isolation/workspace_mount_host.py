@@ -58,11 +58,12 @@ def clone_tree(fd: int, userns_fd: int, *, read_only: bool = False) -> int:
     attributes = sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
     if read_only:
         attributes |= sc.MOUNT_ATTR_RDONLY
+    if userns_fd >= 0:
+        attributes |= sc.MOUNT_ATTR_IDMAP
     try:
-        if userns_fd >= 0:
-            sc.mount_setattr(clone, set_=attributes | sc.MOUNT_ATTR_IDMAP, userns_fd=userns_fd, recursive=False)
-        else:
-            sc.mount_setattr(clone, set_=attributes, recursive=False)
+        # private: the clone of a shared mount is its peer, and what the host mounts below it later would show here, writable.
+        # recursive: what came that way since it was cloned has the attributes too
+        sc.mount_setattr(clone, set_=attributes, userns_fd=userns_fd, private=True)
     except OSError as e:
         os.close(clone)
         raise Unenforceable(

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -145,6 +146,53 @@ def test_a_spare_is_dropped_when_the_host_mounts_something(workspace, tmp_path):
         assert inside("echo runs", workspace).stdout == b"runs\n"
     finally:
         subprocess.run(["umount", place], check=True)
+
+
+SHARED = """
+import os, subprocess, sys, time
+import saggar
+from saggar.policy.model import IsolationPolicy, Policy, WorkspacePolicy
+
+workspace, granted, mode = sys.argv[1:]
+places = [f"{workspace}/below", f"{granted}/below", "/usr/share"]
+policy = Policy(workspace=WorkspacePolicy(path=workspace, mode=mode), isolation=IsolationPolicy(read=(granted,)))
+subprocess.run(["mount", "--make-rshared", "/"], check=True)
+script = "echo up; read go; for p in " + " ".join(places) + "; do ls -a $p/marker; done 2>/dev/null; grep later /proc/self/mountinfo"
+
+
+async def main():
+    for kept in (False, True):  # a child born for it, and the spare
+        if kept:
+            await saggar.run(["true"], policy)
+            await asyncio.sleep(0.2)
+        async with await saggar.spawn(["sh", "-c", script], policy) as cell:
+            assert await cell.stdout.readline() == b"up\\n"
+            for place in places:
+                subprocess.run(["mount", "-t", "tmpfs", "later", place], check=True)
+                open(f"{place}/marker", "w").close()
+            cell.stdin.write(b"go\\n")
+            found = await cell.stdout.read()
+            await cell.wait()
+        for place in places:
+            subprocess.run(["umount", place], check=True)
+        print(kept, found.decode().split())
+
+import asyncio
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+@pytest.mark.parametrize("mode", ["copy-on-write", "read-only", "read-write"])
+def test_what_the_host_mounts_later_does_not_appear_in_a_running_cell(workspace, tmp_path, mode):
+    # systemd makes `/` shared: a copy of a shared mount goes on receiving what is mounted below the original
+    granted = tmp_path / "granted"
+    for place in (workspace, granted):
+        (place / "below").mkdir(parents=True)
+    words = ["unshare", "-m", sys.executable, "-P", "-c", SHARED, workspace, granted, mode]
+    env = os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(os.path.abspath(saggar.__file__)))}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "False []\nTrue []\n"), done
 
 
 def test_a_spare_that_died_is_not_used(workspace):
