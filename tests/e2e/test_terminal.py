@@ -18,6 +18,18 @@ BASH = "/bin/bash"
 pytestmark = pytest.mark.skipif(not os.path.exists(BASH), reason="no bash on this host")
 
 
+def states(mark):
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            # the command itself: launcher and supervisor have these words among theirs
+            if Path("/proc", pid, "cmdline").read_bytes().startswith(b"sh\0-c\0" + mark):
+                found.append(Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0])
+        except OSError:
+            continue
+    return found
+
+
 class Shell:
     """An interactive bash on a pty of its own. Waits are for text, never for time."""
 
@@ -66,6 +78,13 @@ class Shell:
         self.wait(b"status=$?.")
         self.wait(b"status=")
         return int(self.wait(b".").rstrip(b"."))
+
+    def wait_stopped(self, mark):
+        """Until the cell's `sh -c` whose script begins with `mark` stands still. A read that waits when the stop arrives may still
+        take a byte on its way to it, in any shell's job."""
+        until = time.monotonic() + 20
+        while any(state not in "TZ" for state in states(mark)):
+            assert time.monotonic() < until, states(mark)
 
     def close(self):
         try:
@@ -120,6 +139,7 @@ def test_ctrl_z_stops_and_fg_goes_on(shell):
     shell.send(b"\x1a")
     shell.wait(b"Stopped")
     shell.wait(b"PROMPT> ")
+    shell.wait_stopped(b'echo read""y; read a; echo "got $a"; exit 6')
     shell.send("echo shell-is-back\n")
     shell.wait(b"\nshell-is-back\r\n")
     shell.send("fg\n")

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from collections import Counter
 
+import pytest
+
 from saggar.bench.egress.attempts import ATTEMPTS, RESOLUTIONS
 from saggar.bench.egress.bench_host import Bench
 from saggar.bench.egress.terminated import ATTACKS
@@ -26,6 +28,7 @@ def test_names_are_unique_and_many():
     assert len(names) >= 120
 
 
+@pytest.mark.timeout(330)
 def test_every_attempt_holds():
     done = bench()
     result = json.loads(done.stdout)
