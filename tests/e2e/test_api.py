@@ -270,6 +270,43 @@ def test_a_launcher_killed_at_any_moment_leaves_nobody_waiting(how, delay):
     assert second == [b"exit", b"5"]
 
 
+#: a process with an /etc of its own, that changes while its launcher lives
+CHANGING = """
+import os, shutil, sys
+from saggar.isolation import syscalls_host as sys_
+sys_.unshare(0x20000)
+sys_.mount("", "/", "", 1 << 18 | 1 << 14)
+made = sys.argv[1]
+shutil.copytree("/etc", made, symlinks=True, ignore_dangling_symlinks=True)
+os.makedirs(made + "/fonts", exist_ok=True)
+open(made + "/shells", "w").write("old")
+sys_.mount(made, "/etc", "", 1 << 12)
+import saggar
+say = lambda: saggar.run_sync("cat /etc/shells; test -e /etc/fonts && echo fonts")
+first = say()
+os.rename(made + "/fonts", made + "/gone")
+open(made + "/new", "w").write("new")
+os.rename(made + "/new", made + "/shells")
+second = say()
+third = say()
+print([(r.cause, r.stdout) for r in (first, second, third)])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace of its own needs root")
+def test_a_host_that_changes_is_seen_by_the_next_run(tmp_path):
+    src = os.path.dirname(os.path.dirname(os.path.abspath(saggar.__file__)))
+    done = subprocess.run(
+        [sys.executable, "-c", CHANGING, str(tmp_path / "etc")],
+        env=os.environ | {"PYTHONPATH": src},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.strip() == str([("exit", b"oldfonts\n"), ("exit", b"new"), ("exit", b"new")]), done.stderr
+
+
 def test_a_forked_child_has_an_engine_of_its_own():
     assert saggar.run_sync(["true"]).ok
     pid = os.fork()

@@ -2,6 +2,8 @@
 
 I1  A spare has run nothing and holds nothing of any run; it takes the one request of exactly its kind of birth, or is dropped.
 I2  One whose copy of the host's mounts is out of date is dropped: the table is asked when a run takes it.
+I3  So is one that was furnished with what the host has no more (a bundle of certificates, a directory of /etc); and what cells are
+    furnished with is worked out anew then.
 """
 
 from __future__ import annotations
@@ -30,16 +32,22 @@ if TYPE_CHECKING:
 
 #: How long after a run the next child is born: the result's reader needs the processor first.
 _SPARE_S = 0.003
+#: How old the last look at the host may be when a run takes its child; `expect` has just looked.
+_LOOK_S = 1.0
 _DONTWAIT = 0x40  # MSG_DONTWAIT
 
 
 class Spare:
     """A child that was born and waits for its request, with its limits. It has never run anything."""
 
-    __slots__ = ("alive", "birth", "channel", "ids", "init", "limits", "pid", "sockets")
+    __slots__ = ("alive", "birth", "channel", "ids", "init", "limits", "looked", "pid", "sockets", "system")
 
-    def __init__(self, birth: Birth, pid: int, channel: wire.Socket, ids: Ids | None, limits: Limits) -> None:
+    def __init__(  # noqa: PLR0917  # one caller, below
+        self, birth: Birth, pid: int, channel: wire.Socket, ids: Ids | None, limits: Limits, system: System
+    ) -> None:
         self.birth = birth
+        self.system = system
+        self.looked = monotonic()
         self.pid = pid
         self.channel = channel
         self.ids = ids
@@ -62,6 +70,14 @@ class Spare:
         else:
             self.alive = False
 
+    def fresh(self, age_s: float) -> bool:
+        """Whether it is furnished as the host is now; what was found so less than `age_s` ago is not looked at again."""
+        now = monotonic()
+        if now - self.looked <= age_s:
+            return True
+        self.looked = now
+        return self.system.current()
+
     def drop(self) -> None:
         """End of file is the child's end."""
         self.channel.close()
@@ -79,7 +95,7 @@ class Births:
         self.spare: Spare | None = None
         self.mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
         self._ids: dict[tuple[int, ...], Ids] = {}
-        self._furnishings: dict[str, Furnishing] = {}
+        self._furnishings: dict[str, tuple[System, Furnishing]] = {}
         self._born = 0
         self._next: Birth | None = None
         self._next_at = 0.0
@@ -99,7 +115,7 @@ class Births:
         changed = poll()
         changed.register(self.mounts, POLLPRI)
         spare = self.spare
-        if spare is not None and spare.birth == birth and spare.alive and not changed.poll(0):
+        if spare is not None and spare.birth == birth and spare.alive and not changed.poll(0) and spare.fresh(_LOOK_S):
             self.spare = None
             if spare.init in strays:
                 spare.drop()
@@ -116,7 +132,8 @@ class Births:
             # the run says what is wrong
             return
         spare = self.spare
-        if spare is None or spare.birth != birth or not spare.alive:
+        # looked at now (0.3 ms), while the run is prepared elsewhere, and not when it waits for its child
+        if spare is None or spare.birth != birth or not spare.alive or not spare.fresh(0.0):
             self.drop()
             self._next, self._next_at = birth, 0.0
 
@@ -156,7 +173,7 @@ class Births:
     def _bear(self, birth: Birth, name: str) -> Spare:
         """Open limits, and fork a child under them. Raises Unenforceable and OSError."""
         ids = self.ids_of(birth.ids)
-        furnishing = self._furnishing(birth.wheel)
+        system, furnishing = self._furnishing(birth.wheel)
         me = os.getpid()
         limits = Limits.open(
             LimitsPolicy(**birth.limits),
@@ -176,12 +193,14 @@ class Births:
             child_host.run(theirs, me, birth, ids, limits, furnishing)
         theirs.close()
         limits.follow(pid)
-        return Spare(birth, pid, ours, ids, limits)
+        return Spare(birth, pid, ours, ids, limits, system)
 
-    def _furnishing(self, wheel: str) -> Furnishing:
-        if wheel not in self._furnishings:
-            self._furnishings[wheel] = Furnishing(System(), _program(wheel))
-        return self._furnishings[wheel]
+    def _furnishing(self, wheel: str) -> tuple[System, Furnishing]:
+        known = self._furnishings.get(wheel)
+        if known is None or not known[0].current():
+            system = System()
+            known = self._furnishings[wheel] = system, Furnishing(system, _program(wheel))
+        return known
 
     def ids_of(self, key: tuple[int, ...] | None) -> Ids | None:
         if key is None:
