@@ -159,7 +159,10 @@ class Client(Requests):
         if redactor is not None and redactor.hits and not self._note_redaction():
             return
         if self._framing == "chunked":
-            out += [chunk(p) for p in pieces]
+            # one chunk for one read, however small the upstream's are
+            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            if body:
+                out.append(chunk(body))
             if done:
                 out.append(end)
         else:
@@ -215,7 +218,17 @@ class Client(Requests):
 
     def _next_if_idle(self) -> None:
         if self.state == HEAD and not self.closed:
-            self._next()
+            share = self.share
+            if share is None:
+                self._next()
+                return
+            began, work = share.clock(), share.work
+            try:
+                self._next()
+            except Exception as e:  # noqa: BLE001  # a fault of ours ends this connection, and nothing passes
+                self._fail(e)
+            finally:
+                share.account(began, work)
 
     def _switch(self, request: RequestHead, head: ResponseHead, pieces: list[bytes], scanner: Secrets | None) -> None:
         upstream, admitted = self.upstream, self._admitted

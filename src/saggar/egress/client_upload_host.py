@@ -124,7 +124,9 @@ class Uploads(Holding):
         self._waits = False
         self.deadline = self.loop.time() + BODY_S
         chunked = isinstance(reader, ChunkedReader)
-        for piece in pieces:
+        # one piece for one read: what is looked at again with each piece (`CanaryStream`) is looked at once
+        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if piece:
             if not self._passes(piece):
                 return
             if self.state == COLLECT:

@@ -119,9 +119,9 @@ class Connection:
         self.cell.connections.add(self)
         hello = None if self.proxy else self._hello_at_once()
         if hello is None:
-            self._task = self.cell.loop.create_task(self._run(None))
+            self._task = self.cell.loop.create_task(eager.metered(self._run(None), self.cell.share))
         else:
-            self._task = eager.start(self.cell.loop, self._run(hello))
+            self._task = eager.start(self.cell.loop, self._run(hello), self.cell.share)
 
     def _hello_at_once(self) -> ClientHello | None:
         """The whole ClientHello, where it waits already; None where it does not, or is wrong in any way."""

@@ -16,6 +16,7 @@ from saggar.core.decision import DENY, Decision
 from saggar.core.errors import ParseError
 from saggar.egress import dns_message as dns
 from saggar.egress.destination import parse_host
+from saggar.egress.eager import metered
 from saggar.egress.shares_host import NAME_NS
 from saggar.egress.wire_host import Wire
 
@@ -109,12 +110,14 @@ class DnsTcp:
 
     def start(self) -> None:
         self._cell.connections.add(self)
-        self._task = self._cell.loop.create_task(self._serve())
+        self._task = self._cell.loop.create_task(metered(self._serve(), self._cell.share))
 
     async def _serve(self) -> None:
         try:
             with suppress(OSError):
                 while True:
+                    # many queries in one segment: none of them waits
+                    await self._cell.share.turn()
                     async with asyncio.timeout(_TCP_IDLE_S):
                         data = await self._read()
                         self._cell.share.take(NAME_NS)

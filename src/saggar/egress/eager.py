@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Coroutine, Generator
 
+    from saggar.egress.shares_host import Share
 
-def start(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-    """Run `coroutine` to its first wait; the task that carries it on from there, None where it has ended.
+
+def start(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None], share: Share
+) -> asyncio.Task[None] | None:
+    """Run `coroutine` to its first wait; the task that carries it on from there, None where it has ended. share: as below.
 
     Until that wait there is no current task: nothing before it may use `asyncio.timeout` or be cancelled.
     """
@@ -23,23 +27,37 @@ def start(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None])
         waits_for = coroutine.send(None)
     except StopIteration:
         return None
-    return loop.create_task(_rest(coroutine, waits_for))
+    return loop.create_task(_rest(coroutine, waits_for, share))
 
 
 @types.coroutine
-def _rest(coroutine: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
+def metered(coroutine: Coroutine[Any, Any, Any], share: Share) -> Generator[Any, Any, Any]:
+    """`coroutine`, each step of it measured and counted: what it does between two waits is as long as its peers like."""
+    began, work = share.clock(), share.work
+    try:
+        waits_for = coroutine.send(None)
+    except StopIteration as e:
+        return e.value
+    finally:
+        share.account(began, work)
+    return (yield from _rest(coroutine, waits_for, share))
+
+
+@types.coroutine
+def _rest(coroutine: Coroutine[Any, Any, Any], waits_for: Any, share: Share) -> Generator[Any, Any, Any]:
     """What is left of `coroutine`, which has just given `waits_for` to be waited for."""
     while True:
+        step: Any
         try:
             value = yield waits_for
         except BaseException as e:  # noqa: BLE001  # passed on to where the wait is
-            step, argument = coroutine.throw, e
-            try:
-                waits_for = step(argument)
-            except StopIteration:
-                return
+            step, value = coroutine.throw, e
         else:
-            try:
-                waits_for = coroutine.send(value)
-            except StopIteration:
-                return
+            step = coroutine.send
+        began, work = share.clock(), share.work
+        try:
+            waits_for = step(value)
+        except StopIteration as e:
+            return e.value
+        finally:
+            share.account(began, work)

@@ -16,7 +16,7 @@ import socket
 import ssl
 from contextlib import suppress
 
-from saggar.egress.shares_host import CLEAR_BYTE_NS, PACED_BYTES, REQUEST_NS
+from saggar.egress.shares_host import CLEAR_BYTE_NS, MOST_BYTES, PACED_BYTES, REQUEST_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from saggar.egress.turn_host import Turn
 
 #: one for the process: callbacks never overlap, and data is copied out before the next `recv`
-_BUFFER = memoryview(bytearray(256 * 1024))
+_BUFFER = memoryview(bytearray(MOST_BYTES))
 _RECORD = 16 * 1024
 #: what `_BUFFER` and a record begun before it hold once decrypted
 _PLAIN = memoryview(bytearray(len(_BUFFER) + 2 * _RECORD))
@@ -123,8 +123,10 @@ class End:
             self._fail(e)
 
     def _read(self) -> None:
+        share = self.share
         try:
-            count = self._recv_into(_BUFFER, PACED_BYTES if self.share is not None and self.share.paced else 0)
+            most = 0 if share is None else min(share.piece, PACED_BYTES) if share.paced else share.piece
+            count = self._recv_into(_BUFFER, most)
         except BlockingIOError:
             return
         except OSError as e:
@@ -133,8 +135,18 @@ class End:
         if not count:
             self._end()
             return
-        if self.share is not None:
-            self.share.take(REQUEST_NS + CLEAR_BYTE_NS * count)
+        if share is None:
+            self._came(count)
+            return
+        began, work = share.clock(), share.work
+        share.take(REQUEST_NS + CLEAR_BYTE_NS * count)
+        try:
+            self._came(count)
+        finally:
+            share.account(began, work, count)
+
+    def _came(self, count: int) -> None:
+        """`count` bytes are in `_BUFFER`."""
         # with a reset that came behind these bytes the event loop (libuv) stops watching and never tells
         gone = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if self._incoming is None:

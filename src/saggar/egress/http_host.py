@@ -22,6 +22,7 @@ from saggar.egress import http_head
 from saggar.egress.authorize import AuthorizedRequest, authorize, public_text, refuse
 from saggar.egress.destination import Destination
 from saggar.egress.dial_host import DialError
+from saggar.egress.eager import metered
 from saggar.egress.http_body import LAST_CHUNK, ChunkedReader, CloseReader, LengthReader, chunk, last_chunk
 from saggar.egress.http_head import NO_BODY, Body, RequestHead, ResponseHead
 from saggar.egress.remedies import remedy
@@ -290,8 +291,9 @@ class HttpRelay:
 
     async def _both_ways(self, upstream: Wire, head: bytes, request: RequestHead) -> bool:
         """Send the body while the response may already come: the upstream may refuse it early, or stream."""
-        pump = asyncio.ensure_future(self._send(upstream, head, request.body))
-        answer = asyncio.ensure_future(self._answer(upstream, request, pump))
+        share = self._connection.cell.share
+        pump = asyncio.ensure_future(metered(self._send(upstream, head, request.body), share))
+        answer: asyncio.Future[bool] = asyncio.ensure_future(metered(self._answer(upstream, request, pump), share))
         try:
             await asyncio.wait((pump, answer), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done() and isinstance(error := pump.exception(), (ParseError, _Cut)):
@@ -314,11 +316,10 @@ class HttpRelay:
         reader = _reader(body)
         spend = self._connection.spend
         while not reader.done:
-            data = await self._more()
-            for piece in reader.feed(data):
-                if spend is not None:
-                    self._passes(spend.up, len(piece))
-                await upstream.write(chunk(piece) if body.kind == "chunked" else piece)
+            piece = self._read_with(reader, await self._more())
+            if spend is not None:
+                self._passes(spend.up, len(piece))
+            await upstream.write(chunk(piece) if body.kind == "chunked" else piece)
         if isinstance(reader, ChunkedReader):
             end = _end(reader)
             if spend is not None:
@@ -326,6 +327,18 @@ class HttpRelay:
             await upstream.write(end)
         if reader.rest:
             self._client.unread(reader.rest)
+
+    def _read_with(self, reader: ChunkedReader | LengthReader | CloseReader, data: bytes) -> bytes:
+        """What of a body is in `data`, in one piece: a sender of small chunks costs one write for each read, as others do.
+
+        Raises ParseError.
+        """
+        share = self._connection.cell.share
+        began, work = share.clock(), share.work
+        pieces = reader.feed(data)
+        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        share.account(began, work, len(data))
+        return piece
 
     async def _more(self) -> bytes:
         data = await self._client.read()
@@ -435,10 +448,10 @@ class HttpRelay:
                     if not isinstance(reader, CloseReader):
                         raise _Cut
                     reader.done = True
-                for piece in reader.feed(data) if data else ():
-                    if spend is not None:
-                        self._passes(spend.down, len(piece))
-                    await self._client.write(chunk(piece) if body.kind == "chunked" else piece)
+                piece = self._read_with(reader, data) if data else b""
+                if spend is not None:
+                    self._passes(spend.down, len(piece))
+                await self._client.write(chunk(piece) if body.kind == "chunked" else piece)
         except ParseError:
             raise _Cut from None
         if body.kind == "chunked":

@@ -66,12 +66,13 @@ class Relay:
         except ParseError as e:
             self._stop(e.reason, str(e))
             return
+        plain = b"".join([p for _, p in parts])
         refusal = self._client.owner.budget.up(self._client.meter, len(data)) or self._count(self._up.frames - before)
         if refusal is not None:
             self._stop(refusal.reason, refusal.public)
-        elif self._canary is not None and self._canary.seen(b"".join([p for _, p in parts])):
+        elif self._canary is not None and self._canary.seen(plain):
             self._stop("canary", "a placeholder stands where it does not belong", alert=True)
-        elif self._keys is not None and self._keys.seen(b"".join([p for _, p in parts])):
+        elif self._keys is not None and self._keys.seen(plain):
             canary = self._client.owner.canary
             self._stop(*self._keys.reason(canary.placeholders if canary is not None else ()), alert=True)
         else:

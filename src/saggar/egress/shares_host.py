@@ -7,7 +7,10 @@ I3  Cells that are heavy together take turns (deficit round robin over cells, no
 I4  A cell has at most as many connections as are left for all: whoever takes what it can get leaves the half.
 I5  Nothing is lost: what is not read stays in the kernel, and TCP tells the client.
 
-Costs are nanoseconds of this process: estimated where they are cheap to estimate, measured inside a paced cell's turn.
+I6  What one callback does is bounded (`SLICE_NS`): where bytes turn out to be dear, fewer of them are read at once (`piece`).
+
+Costs are nanoseconds of this process: the estimate or what was measured (`account`), whichever is more. A cell chooses its
+bytes, so what a byte costs is never known before.
 """
 
 from __future__ import annotations
@@ -49,16 +52,14 @@ ACTIVE_NS = 100_000_000
 _LOOK_NS = 5_000_000
 #: read at once by a paced cell: a callback is not cut short
 PACED_BYTES = 128 * 1024
+#: what one callback may take, and what it reads at once: to begin with, at least, at most
+SLICE_NS = 2_000_000
+FIRST_BYTES, LEAST_BYTES, MOST_BYTES = 32 * 1024, 4 * 1024, 256 * 1024
 _TURN_S = 0.001
 #: so long a paced cell must have been light
 _CALM_NS = 10_000_000
 #: what an idle cell may save up, and what a turn may overdraw before the cell is passed over for good
 _SAVED_NS = 100_000
-
-
-def _wake(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
 
 
 def _nothing() -> None:
@@ -72,11 +73,14 @@ class Share:
         "_all",
         "_next",
         "_parked",
+        "_serving",
         "active",
+        "clock",
         "credit",
         "held",
         "loop",
         "paced",
+        "piece",
         "seen",
         "since",
         "spent",
@@ -87,6 +91,10 @@ class Share:
     def __init__(self, every: Shares) -> None:
         self._all = every
         self.loop = every.loop
+        self.clock = every.clock
+        #: how many bytes one callback reads: of those that came last as many as `SLICE_NS` is enough for
+        self.piece = FIRST_BYTES
+        self._serving = False
         #: the cell's open connections
         self.held: Collection[object] = ()
         #: True: do nothing now
@@ -115,8 +123,22 @@ class Share:
     def charge(self, cost_ns: float) -> None:
         """Count work that is done outside of a turn, in a task; a paced cell pays for it with its next ones."""
         self.take(cost_ns)
-        if self.paced:
+        if self.paced and not self._serving:
             self.credit -= cost_ns
+
+    def account(self, began: int, work: float, count: int = 0) -> None:
+        """Count what was done since `began` (of `clock`), when `work` had been counted, beyond what was counted since.
+
+        count: the bytes that it was done for, where the next ones may be fewer or more.
+        """
+        took = self.clock() - began
+        over = took - (self.work - work)
+        if over > 0:
+            self.charge(over)
+        if took > SLICE_NS and count > LEAST_BYTES:
+            self.piece = max(LEAST_BYTES, count * SLICE_NS // took)
+        elif count >= self.piece and 2 * took < SLICE_NS:
+            self.piece = min(2 * self.piece, MOST_BYTES)
 
     def full(self) -> bool:
         """Whether the cell must have no further connection: the descriptors are everybody's (I4)."""
@@ -171,15 +193,20 @@ class Share:
             self._parked.pop((fd, False), None)
 
     async def turn(self) -> None:
-        """Until the cell has its turn; for coroutines."""
-        if self.paced and self.spent:
+        """Until the cell has its turn, or its next round; for coroutines."""
+        if self.spent:
             ready = self.loop.create_future()
-            # it goes on after the turn
-            self._parked[ready] = partial(_wake, ready), partial(self.take, REQUEST_NS)
+            self._parked[ready] = _nothing, partial(self._admit, ready)
             try:
                 await ready
             finally:
                 self._parked.pop(ready, None)
+
+    def _admit(self, ready: asyncio.Future[None]) -> None:
+        """Whoever waits goes on after this turn: it is paid for at once, and what it takes beyond that later."""
+        self.take(REQUEST_NS)
+        if not ready.done():
+            ready.set_result(None)
 
     @property
     def waits(self) -> bool:
@@ -192,6 +219,7 @@ class Share:
         parked, cpu = self._parked, self._all.cpu
         while parked and self.credit > 0:
             self.spent = False
+            self._serving = True
             before, work = cpu(), self.work
             watch, callback = parked.pop(next(iter(parked)))
             try:
@@ -199,6 +227,7 @@ class Share:
                 callback()
             finally:
                 # of a terminated host much is done at the end of the round: then the estimate is nearer
+                self._serving = False
                 self.credit -= max(cpu() - before, self.work - work)
                 self.spent = self.paced
 

@@ -142,7 +142,7 @@ def say_and_close(sock: socket.socket, last_words: bytes) -> None:
 class Wire:
     """Buffered reading and back-pressured writing on one connected socket."""
 
-    __slots__ = ("buffer", "bytes_in", "bytes_out", "ended", "share", "sock")
+    __slots__ = ("buffer", "bytes_in", "bytes_out", "ended", "ran", "share", "sock")
 
     def __init__(self, sock: socket.socket, share: Share | None = None) -> None:
         """share: the cell's, where what is read is to wait for its turn."""
@@ -152,20 +152,29 @@ class Wire:
         self.bytes_in = 0
         self.bytes_out = 0
         self.ended = False
+        #: the last bytes were there at once
+        self.ran = False
 
     async def fill(self) -> bool:
         """More bytes into `buffer`; False at the end of the stream. Raises OSError."""
         if self.ended:
             return False
         share = self.share
+        if self.ran:
+            # a peer that is faster than we are would keep us from ever waiting, and with us the whole loop
+            self.ran = False
+            await asyncio.sleep(0)
+        at_once = True
         while True:
-            if share is not None and share.paced:
+            if share is not None and share.spent:
                 await share.turn()
             try:
-                data = self.sock.recv(_CHUNK)
+                data = self.sock.recv(_CHUNK if share is None else min(_CHUNK, share.piece))
             except BlockingIOError:
+                at_once = False
                 await wait_readable(self.sock)
                 continue
+            self.ran = at_once
             if share is not None:
                 share.take(EVENT_NS + BYTE_NS * len(data))
             if not data:

@@ -3,6 +3,11 @@ import asyncio
 import pytest
 
 from saggar.egress import eager
+from saggar.egress.shares_host import Shares
+
+
+def share_of(clock=lambda: 0):
+    return Shares(asyncio.get_running_loop(), clock=clock).join()
 
 
 def test_what_never_waits_needs_no_task():
@@ -12,7 +17,7 @@ def test_what_never_waits_needs_no_task():
         done.append(1)
 
     async def main():
-        assert eager.start(asyncio.get_running_loop(), work()) is None
+        assert eager.start(asyncio.get_running_loop(), work(), share_of()) is None
 
     asyncio.run(main())
     assert done == [1]
@@ -32,7 +37,7 @@ def test_what_waits_goes_on_in_a_task():
     async def main():
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        task = eager.start(loop, work(future))
+        task = eager.start(loop, work(future), share_of())
         assert steps == ["first"]
         future.set_result("value")
         await task
@@ -55,7 +60,7 @@ def test_an_error_is_raised_where_the_wait_is(error):
     async def main():
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        task = eager.start(loop, work(future))
+        task = eager.start(loop, work(future), share_of())
         await asyncio.sleep(0)
         if error is asyncio.CancelledError:
             task.cancel()
@@ -66,3 +71,39 @@ def test_an_error_is_raised_where_the_wait_is(error):
 
     asyncio.run(main())
     assert seen == [error]
+
+
+def test_each_step_is_measured():
+    now = [10**12]
+
+    async def work():
+        now[0] += 300_000
+        await asyncio.sleep(0)
+        now[0] += 500_000
+        return "done"
+
+    async def main():
+        share = share_of(lambda: now[0])
+        task = asyncio.ensure_future(eager.metered(work(), share))
+        await asyncio.sleep(0)
+        assert share.work == 300_000
+        assert await task == "done"
+        assert share.work == 800_000
+
+    asyncio.run(main())
+
+
+def test_a_step_that_fails_is_measured_too():
+    now = [10**12]
+
+    async def work():
+        now[0] += 300_000
+        raise ValueError
+
+    async def main():
+        share = share_of(lambda: now[0])
+        with pytest.raises(ValueError):
+            await eager.metered(work(), share)
+        assert share.work == 300_000
+
+    asyncio.run(main())

@@ -10,7 +10,18 @@ import time
 import pytest
 import uvloop
 
-from saggar.egress.shares_host import ACTIVE_NS, EACH, FEW, ROUND_NS, WEIGHED_NS, Shares
+from saggar.egress.shares_host import (
+    ACTIVE_NS,
+    EACH,
+    FEW,
+    FIRST_BYTES,
+    LEAST_BYTES,
+    MOST_BYTES,
+    ROUND_NS,
+    SLICE_NS,
+    WEIGHED_NS,
+    Shares,
+)
 from saggar.egress.splice_host import Splice
 
 
@@ -46,6 +57,63 @@ def test_a_share_is_spent_and_renewed_with_the_round():
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not share.spent
+
+    uvloop.run(main())
+
+
+def test_what_was_measured_counts_beyond_the_estimate():
+    async def main():
+        clock = Clock()
+        share = clock.turns(asyncio.get_running_loop()).join()
+        began, work = clock.now, share.work
+        share.take(1000)
+        clock.now += 900
+        share.account(began, work)
+        assert share.work == 1000  # the estimate was more
+        clock.now += 4100
+        share.account(began, work)
+        assert share.work == 5000
+
+    uvloop.run(main())
+
+
+def test_dear_bytes_are_read_in_small_pieces_and_cheap_ones_in_large():
+    async def main():
+        clock = Clock()
+        share = clock.turns(asyncio.get_running_loop()).join()
+
+        def callback(count, ns):
+            began, work = clock.now, share.work
+            clock.now += ns
+            share.account(began, work, count)
+
+        assert share.piece == FIRST_BYTES
+        callback(share.piece, 4 * SLICE_NS)
+        assert share.piece == FIRST_BYTES // 4
+        callback(share.piece, 1000 * SLICE_NS)
+        assert share.piece == LEAST_BYTES
+        callback(share.piece, 1000 * SLICE_NS)
+        assert share.piece == LEAST_BYTES
+        callback(share.piece - 1, 0)  # not a full one: it says nothing
+        assert share.piece == LEAST_BYTES
+        for _ in range(20):
+            callback(share.piece, SLICE_NS // 4)
+        assert share.piece == MOST_BYTES
+        callback(300, 5 * SLICE_NS)  # a handshake: not its bytes are dear
+        assert share.piece == MOST_BYTES
+
+    uvloop.run(main())
+
+
+def test_a_coroutine_of_a_spent_cell_waits_for_the_next_round():
+    async def main():
+        share = Shares(asyncio.get_running_loop()).join()
+        await share.turn()  # nothing was spent: no wait
+        waiting = asyncio.ensure_future(share.turn())
+        share.take(ROUND_NS)
+        await asyncio.wait_for(waiting, 5)
+        assert not share.spent
+        assert not share.waits
 
     uvloop.run(main())
 
