@@ -6,7 +6,7 @@ import pytest
 
 import saggar
 from saggar.core.errors import UsageError
-from saggar.policy.model import IsolationPolicy, Policy
+from saggar.policy.model import IsolationPolicy, Policy, WorkspacePolicy
 
 
 @pytest.fixture
@@ -63,6 +63,29 @@ def test_a_workspace_inside_a_grant_stays_writable(host, tmp_path_factory, monke
 def test_nothing_is_there_that_was_not_named(host):
     result = saggar.run_sync(f"cat {host}/beside {host}/data/open", granted())
     assert result.stdout == b""
+
+
+@pytest.mark.parametrize("top", ["/proc", "/sys", "/dev", "/proc/self/task", "/dev/shm"])
+def test_what_a_cell_has_of_its_own_is_neither_workspace_nor_grant(host, top):
+    (host / "there").symlink_to(top)
+    # the real path decides, in whatever words it is named
+    for path in (top, host / "there"):
+        policy = Policy(workspace=WorkspacePolicy(path=str(path), mode="read-only", unsafe_broad=True))
+        with pytest.raises(UsageError, match="cannot be shown inside"):
+            saggar.run_sync(["true"], policy)
+        with pytest.raises(UsageError, match="cannot be shown inside"):
+            saggar.run_sync(["true"], granted(path))
+
+
+def test_as_many_grants_as_a_run_can_be_given_and_one_more(host):
+    most = 120 if os.geteuid() == 0 else 240
+    paths = [host / "data" / str(n) for n in range(most + 1)]
+    for path in paths:
+        path.write_text("x")
+    result = saggar.run_sync(["cat", *map(str, paths[:most])], granted(*paths[:most]))
+    assert result.stdout == b"x" * most, result
+    with pytest.raises(UsageError, match=f"shown {most + 1} paths of the host, and one run can be given {most}"):
+        saggar.run_sync(["true"], granted(*paths))
 
 
 def test_a_missing_grant_is_an_error_before_the_start(host):

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     Socket = _socket.socket
 
 _INLINE = 32 * 1024
-_MAX_FDS = 250  # SCM_MAX_FD is 253
+#: of linux/net/scm.h
+SCM_MAX_FD = 253
+#: of one message, a body that travels in a memfd left aside
+MAX_FDS = 250
 _DIRECT = b"d"
 _MEMFD = b"m"
 
@@ -48,7 +51,7 @@ def memfd(name: str, content: bytes, *, inherit: bool = False) -> int:
 
 def send(sock: Socket, message: Message, fds: Sequence[int] = ()) -> None:
     """Send one message. Raises OSError (BrokenPipeError when the other end is gone)."""
-    if len(fds) > _MAX_FDS:
+    if len(fds) > MAX_FDS:
         raise OSError(7, "too many descriptors for one message")
     body = dumps(message)
     if len(body) <= _INLINE:
@@ -69,7 +72,7 @@ def _send(sock: Socket, data: bytes, fds: Sequence[int]) -> None:
 def receive(sock: Socket, flags: int = 0) -> tuple[Message | None, list[int]]:
     """The next message and its descriptors (close-on-exec), or (None, []) at the end. Raises BlockingIOError with MSG_DONTWAIT."""
     data, ancillary, got, _ = sock.recvmsg(
-        _INLINE + 64, _socket.CMSG_SPACE(4 * (_MAX_FDS + 1)), flags | _socket.MSG_CMSG_CLOEXEC
+        _INLINE + 64, _socket.CMSG_SPACE(4 * (MAX_FDS + 1)), flags | _socket.MSG_CMSG_CLOEXEC
     )
     fds: list[int] = []
     for level, kind, raw in ancillary:

@@ -3,6 +3,7 @@
 I1  The workspace is one open directory; its path is resolved once, and whoever uses the path again compares inodes.
 I2  `/`, the caller's home and what is above it are refused unless the policy says `unsafe_broad`; the state directory
     may be neither inside nor above the workspace, whatever the policy says.
+    What the cell has of its own (`/proc`, `/sys`, `/dev` but for directories of `/dev/shm`) is refused whatever it says.
 I3  Preparing costs no copy and no look at every file: one bounded scan, continued beside the run.
 I4  A root caller's cell gets layer directories of host ids from HOST_IDS on, never of host uid 0.
 
@@ -162,6 +163,7 @@ def prepare(
         return Workspace(mode=mode, path="", fd=-1, ids=ids)
     asked = os.path.normpath(os.path.join(cwd, policy.workspace.path))
     path = os.path.realpath(asked)
+    _refuse_own(path)
     fd = _open_workspace(path)
     status = os.fstat(fd)
     workspace = Workspace(mode=mode, path=path, fd=fd, ids=ids_of(status, caller))
@@ -249,6 +251,17 @@ def _same(status: os.stat_result, path: str) -> bool:
     except OSError:
         return False
     return (status.st_dev, status.st_ino) == (other.st_dev, other.st_ino)
+
+
+def _refuse_own(path: str) -> None:
+    from saggar.policy.model import OWN_DIRECTORIES
+
+    # /dev/shm holds the user's files, as /tmp does
+    if path.split("/")[1] in OWN_DIRECTORIES and not path.startswith("/dev/shm/"):  # noqa: S108  # a refusal, and nothing is made there
+        raise UsageError(
+            f"the workspace `{path}` cannot be shown inside: a cell has a `/{path.split('/')[1]}` of its own",
+            hint="give a project directory with `--workspace`",
+        )
 
 
 def _refuse_broad(status: os.stat_result, path: str, env: Mapping[str, str], *, broad: bool) -> None:

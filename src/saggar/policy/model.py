@@ -22,6 +22,8 @@ GIB = 1024 * MIB
 
 TIERS = ("auto", "process", "gvisor", "microvm", "container")
 WORKSPACE_MODES = ("copy-on-write", "read-only", "read-write", "none")
+#: top directories that a cell has of its own: nothing of the host's is shown there, as a workspace no more than as a path to read
+OWN_DIRECTORIES = ("proc", "sys", "dev")
 #: rules of one policy; each has a synthetic address of 198.18.0.0/15
 MAX_RULES = 4096
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from saggar.core.errors import ParseError
 from saggar.core.hostname import METADATA_NAMES, canonical_host
+from saggar.policy.model import OWN_DIRECTORIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def absolute_path(value: Any) -> str:
 def readable_path(value: Any) -> str:
     """A host path that may be bound read-only: not the whole host, not what the sandbox has of its own."""
     path = absolute_path(value)
-    if path == "/" or path.split("/")[1] in {"proc", "sys", "dev"}:
+    if path == "/" or path.split("/")[1] in OWN_DIRECTORIES:
         raise WrongValue(f"`{show(path)}` cannot be shown inside", "name the directories that the command needs")
     return path
 

@@ -11,12 +11,17 @@ from errno import ELOOP
 from stat import S_ISDIR, S_ISREG
 
 from saggar.core.errors import UsageError
+from saggar.isolation.wire_host import MAX_FDS, SCM_MAX_FD
+from saggar.policy.model import OWN_DIRECTORIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from saggar.runtime.prepare_host import Prepared
+
+#: what goes with the grants: three streams, workspace and layer with the mounts made of them, the terminal, the status
+_OTHER_FDS = 10
 
 
 class Grant:
@@ -72,16 +77,35 @@ def open_grants(prepared: Prepared) -> None:
     """What the policy and the workspace name. Raises UsageError."""
     for path in prepared.policy.isolation.read:
         try:
-            prepared.grants.append(Grant(path, owned=True))
+            grant = Grant(path, owned=True)
         except OSError as error:
             raise UsageError(
                 f"the path `{path}` of `isolation.read` cannot be opened: {os.strerror(error.errno or 0)}",
                 file=prepared.policy.file,
             ) from None
+        prepared.grants.append(grant)
+        if grant.path.split("/")[1] in OWN_DIRECTORIES:
+            raise UsageError(
+                f"the path `{path}` of `isolation.read` leads to `{grant.path}`, which cannot be shown inside",
+                file=prepared.policy.file,
+            )
     workspace = prepared.workspace
     if workspace.repository:
         fd, workspace.repository_fd = workspace.repository_fd, -1
         prepared.grants.append(Grant(workspace.repository, owned=True, fd=fd))
+
+
+def check_count(prepared: Prepared) -> None:
+    """All descriptors of a run travel in one message of the kernel's; for root, each directory's mapped mount beside it. Raises
+    UsageError."""
+    each = 2 if prepared.session.caller.privileged else 1
+    most = (MAX_FDS - _OTHER_FDS) // each
+    if len(prepared.grants) > most:
+        raise UsageError(
+            f"the cell would be shown {len(prepared.grants)} paths of the host, and one run can be given {most}"
+            f" (the kernel passes {SCM_MAX_FD} descriptors in one message)",
+            hint="name a directory above several of the paths of `isolation.read`",
+        )
 
 
 def binds(prepared: Prepared) -> list[tuple[int, str, bool]]:

@@ -15,7 +15,7 @@ from saggar.core.errors import Unenforceable, UsageError
 from saggar.isolation import rootfs
 from saggar.isolation.bwrap_argv import HOME
 from saggar.isolation.workspace_host import HOST_IDS, Workspace, prepare
-from saggar.runtime.grant_host import Grant, open_grants
+from saggar.runtime.grant_host import Grant, check_count, open_grants
 from saggar.runtime.request_host import describe, request
 from saggar.runtime.result import Result
 from saggar.runtime.separate_host import check_places
@@ -102,6 +102,7 @@ class Prepared:
             self.environment = self._environment()
             open_grants(self)
             self._resolve_program()
+            check_count(self)
             check_places(self)
             if any(rule.http for rule in policy.egress.allow):
                 self._terminate()
