@@ -207,7 +207,7 @@ def test_a_killed_launcher_is_said_and_replaced():
 
 #: a process of its own, whose launcher is killed so many seconds after it was spawned; says how its first run ended, and its second
 DYING = """
-import asyncio, glob, os, signal, sys, threading, time
+import asyncio, glob, json, os, signal, sys, threading, time
 import saggar
 from saggar.runtime import api_host, engine_host
 
@@ -247,6 +247,9 @@ if delay >= 1:
     os.posix_spawn = real
     api_host.Prepared = late
 first, second = once(), once()
+for result in (first, second):
+    kinds = [(r["kind"], r["reason"]) for r in map(json.loads, open(result.audit_path))]
+    assert kinds[0] == ("run.start", "requested") and kinds[-1] == ("run.end", result.cause), kinds
 print(first.cause, first.exit_code, second.cause, second.exit_code)
 """
 
