@@ -27,12 +27,21 @@ def start(
         waits_for = coroutine.send(None)
     except StopIteration:
         return None
-    return loop.create_task(_rest(coroutine, waits_for, share))
+    return loop.create_task(_carried(coroutine, waits_for, share))
+
+
+async def _carried(coroutine: Coroutine[Any, Any, None], waits_for: Any, share: Share) -> None:
+    # a task takes no generator-based coroutine from Python 3.12 on
+    await _rest(coroutine, waits_for, share)
+
+
+async def metered(coroutine: Coroutine[Any, Any, Any], share: Share) -> Any:
+    """`coroutine`, each step of it measured and counted: what it does between two waits is as long as its peers like."""
+    return await _metered(coroutine, share)
 
 
 @types.coroutine
-def metered(coroutine: Coroutine[Any, Any, Any], share: Share) -> Generator[Any, Any, Any]:
-    """`coroutine`, each step of it measured and counted: what it does between two waits is as long as its peers like."""
+def _metered(coroutine: Coroutine[Any, Any, Any], share: Share) -> Generator[Any, Any, Any]:
     began, work = share.clock(), share.work
     try:
         waits_for = coroutine.send(None)
