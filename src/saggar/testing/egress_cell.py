@@ -82,8 +82,9 @@ control.recv(1)
 
 #: runs in namespaces of the broker's own: a DNS server that answers from a table and writes down what it was asked
 _OUTSIDE = r"""
-import ctypes, json, os, socket, struct, sys
+import ctypes, json, os, select, socket, struct, sys
 table, log, resolv, boot, fd, worker, fds = json.loads(sys.argv[1]), *sys.argv[2:7], sys.argv[7:]
+broker = os.pidfd_open(os.getpid())
 libc = ctypes.CDLL(None, use_errno=True)
 assert not libc.mount(b"none", b"/", None, 0x44000, None)
 assert not libc.mount(resolv.encode(), os.path.realpath("/etc/resolv.conf").encode(), None, 4096, None)
@@ -99,9 +100,10 @@ for one in fds: os.close(int(one))
 if os.fork():
     s.close()
     os.execv(sys.executable, [sys.executable, "-I", "-c", boot, fd])
-os.close(int(fd)); libc.prctl(1, 9, 0, 0, 0)
-out = open(log, "a", buffering=1)
-while True:
+os.close(int(fd)); out = open(log, "a", buffering=1)
+# not by PR_SET_PDEATHSIG: once the broker is in its Landlock domain no signal leaves it, the kernel's for its children neither
+waits = select.poll(); waits.register(s, select.POLLIN); waits.register(broker, select.POLLIN)
+while not any(one == broker for one, _ in waits.poll()):
     data, peer = s.recvfrom(4096)
     at, labels = 12, []
     while data[at]: labels.append(data[at + 1 : at + 1 + data[at]].decode()); at += 1 + data[at]
