@@ -1,6 +1,7 @@
 import functools
 import os
 import shutil
+import signal
 import tempfile
 import time
 
@@ -29,6 +30,13 @@ def _close_what_is_dropped():
         for kind in (State, RunDir, AuditLog, LogReader):
             patch.setattr(kind, "__del__", let_go, raising=False)
         yield
+
+
+def pytest_configure(config):
+    # a shell starts what it puts in the background with these ignored, and what we start would inherit that
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 def pytest_addoption(parser):
