@@ -466,4 +466,5 @@ def test_row_62_in_a_real_cell_the_cause_is_told(tmp_path, monkeypatch, pki, tls
     run, result = asyncio.run(main())
     assert result.cause == "broker_died"
     with open(tmp_path / "state" / "runs" / run / "audit.jsonl", encoding="utf-8") as f:
-        assert "worker_died" in f.read()
+        # whoever sees the death first, the broker or the supervisor, ends the cell and says why
+        assert '"reason":"broker_died"' in f.read()
