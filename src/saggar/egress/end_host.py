@@ -17,6 +17,7 @@ import ssl
 from contextlib import suppress
 
 from saggar.egress.shares_host import CLEAR_BYTE_NS, MOST_BYTES, PACED_BYTES, REQUEST_NS
+from saggar.egress.wire_host import is_silent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -314,13 +315,7 @@ class End:
         """Whether an idle end is still there and nothing unsolicited waits to be read. One system call."""
         if self.closed or self.eof:
             return False
-        try:
-            self.sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            pass
-        return False
+        return is_silent(self.sock)
 
     def close(self) -> None:
         if self.closed:

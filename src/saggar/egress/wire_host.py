@@ -139,6 +139,17 @@ def say_and_close(sock: socket.socket, last_words: bytes) -> None:
     sock.close()
 
 
+def is_silent(sock: socket.socket) -> bool:
+    """Whether a non-blocking socket's peer is still there and has sent nothing that waits to be read. One system call."""
+    try:
+        sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
 class Wire:
     """Buffered reading and back-pressured writing on one connected socket."""
 
@@ -212,10 +223,4 @@ class Wire:
         """Whether an idle connection is still open and nothing unsolicited came on it."""
         if self.buffer or self.ended:
             return False
-        try:
-            self.sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            pass
-        return False
+        return is_silent(self.sock)
