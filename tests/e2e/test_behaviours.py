@@ -99,19 +99,6 @@ def test_a_granted_file_that_the_host_replaces_stays_readable(place, workspace):
     assert saggar.run_sync(["cat", settings], policy).stdout == b"new\n"
 
 
-def test_git_reads_in_a_linked_worktree_and_says_why_it_cannot_commit(place, repository):
-    """Behaviour 16."""
-    linked = f"{place}/linked"
-    git("worktree", "add", "-q", "-b", "side", linked, cwd=repository)
-    script = "git status --porcelain --branch; git log --format=%s; echo x > new; git add new"
-    result = inside(linked, ["sh", "-c", script])
-    assert result.stdout == b"## side\none\n"
-    assert b"Read-only file system" in result.stderr
-    said = [c for c in result.enforcement["caveats"] if "git's directory lies elsewhere" in c]
-    expected = "git's directory lies elsewhere and is shown read-only, so that git reads and a commit fails"
-    assert said == [f"{expected}: `{repository}/.git`"]
-
-
 def test_a_worktree_with_its_own_configuration(place, repository):
     """Behaviour 16: `extensions.worktreeConfig`."""
     linked = f"{place}/linked"

@@ -17,23 +17,25 @@ if TYPE_CHECKING:
     from typing import Any
 
     from saggar.isolation.apply_check import Refusal
-    from saggar.isolation.apply_host import Applied
+    from saggar.isolation.apply_host import Applied, Apply
     from saggar.isolation.changes import Change, Node
     from saggar.isolation.layer_host import Layer
     from saggar.isolation.state_host import RunDir, State
+
+    Report = tuple[Apply, list[Change], list[Refusal], Applied | None]
 
 USAGE = {
     "runs": "usage: saggar runs [--json]\n\nList the runs that are kept, oldest first.\n",
     "diff": """usage: saggar diff [RUN] [--stat | --name-only | --json] [-- PATH...]
 
-Show what a run changed in its workspace (default: the latest run of the current directory).
-Control characters of names and contents are shown as escapes.
+Show what a run changed in its workspace (default: the latest run of the current directory), and in the repository that a linked
+worktree belongs to. Paths are relative to the workspace; those of such a repository are absolute. Control characters of names and contents are shown as escapes.
 """,
     "apply": """usage: saggar apply RUN [PATH...] [--allow-protected PATH]... [--skip-refused]
                     [--overwrite-host-changes] [--after-reboot] [--dry-run] [--json]
 
 Copy a run's changes to its workspace. With a refused path nothing is written, unless --skip-refused.
-Paths are relative to the workspace. Protected paths are what the host's own tools execute or obey.
+Paths are relative to the workspace; those of a linked worktree's repository are absolute. Protected paths are what the host's own tools execute or obey.
 """,
     "discard": "usage: saggar discard RUN... | --all\n\nThrow away what ended runs left: changes, record and log.\n",
 }
@@ -145,14 +147,19 @@ def _row(run: RunDir) -> dict[str, Any]:
 
 
 def _has_changes(run: RunDir) -> bool:
-    try:
-        fd = os.open("layer/upper", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=run.fd)
-    except OSError:
-        return False
-    try:
-        return bool(os.listdir(fd))
-    finally:
-        os.close(fd)
+    from saggar.isolation.workspace_scan_host import REPOSITORY
+
+    for name in ("layer/upper", f"layer/{REPOSITORY}/upper"):
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=run.fd)
+        except OSError:
+            continue
+        try:
+            if os.listdir(fd):
+                return True
+        finally:
+            os.close(fd)
+    return False
 
 
 # -- diff --------------------------------------------------------------------------------------------------------------
@@ -169,8 +176,9 @@ def _latest(state: State, cwd: str) -> RunDir:
 
 
 def _diff(state: State, args: list[str], held: ExitStack) -> int:
+    from saggar.cli.workspace_repository import diff as repository_diff
     from saggar.isolation.apply_check import below
-    from saggar.isolation.layer_host import open_layer
+    from saggar.isolation.layer_host import open_layer, open_repository_layer
 
     queue, dashes, after = (args, [], []) if "--" not in args else _split(args)
     words = parse(queue, flags=("--stat", "--name-only", "--json"))
@@ -180,21 +188,29 @@ def _diff(state: State, args: list[str], held: ExitStack) -> int:
     held.callback(run.close)
     layer = open_layer(run)
     held.callback(layer.close)
-    tops = tuple(_relative(p, run) for p in after)
+    repository = open_repository_layer(run)
+    if repository is not None:
+        held.callback(repository.close)
+    tops, inner = divide(after, run)
     alive = not run.acquire()
     if alive and run.meta().get("layer") == "memory":
         raise UsageError(f"the run `{run.id}` is alive and keeps its changes in memory", hint="wait for its end")
 
     def wanted(change: Change) -> bool:
-        return not tops or below(change.path, tops)
+        return not after or below(change.path, tops)
 
+    other = None
     if words.flags & {"--stat", "--name-only", "--json"}:
         changes = [c for c in layer.changes() if wanted(c)]
-        _listed(run, layer, changes, words.flags)
+        if repository is not None:
+            other = repository_diff(run, repository, inner if after else None, words.flags)
+        _listed(run, layer, changes, words.flags, other)
     else:
         shower = _Shower(wanted)
         layer.changes(shower.visit)
         shower.end()
+        if repository is not None:
+            repository_diff(run, repository, inner if after else None, words.flags)
     if "--json" not in words.flags:
         for path, reason in layer.refused:
             sys.stderr.write(f"saggar: `{shown(path)}` cannot be applied: {reason}\n")
@@ -206,17 +222,23 @@ def _split(args: list[str]) -> tuple[list[str], list[str], list[str]]:
     return args[:at], ["--"], args[at + 1 :]
 
 
-def _listed(run: RunDir, layer: Layer, changes: list[Change], flags: set[str]) -> None:
+def _listed(
+    run: RunDir, layer: Layer, changes: list[Change], flags: set[str], repository: dict[str, Any] | None
+) -> None:
+    """repository: the section of a linked one, for `--json`; the other forms print it after this one."""
     from saggar.isolation.changes import stat_line
 
     if "--json" in flags:
         refused = [{"path": shown(p), "reason": why} for p, why in layer.refused]
-        _json({"run": run.id, "changes": [c.to_json() for c in changes], "refused": refused})
+        section = {"repository": repository} if repository is not None else {}
+        _json({"run": run.id, "changes": [c.to_json() for c in changes], "refused": refused, **section})
         return
     for change in changes:
         _print(shown(change.path) if "--name-only" in flags else stat_line(change))
     if "--stat" in flags:
         _print(f"{len(changes)} paths changed")
+    for line in (repository or {}).get("lines", ()):
+        _print(line)
 
 
 class _Shower:
@@ -237,14 +259,14 @@ class _Shower:
         if b".git" in change.path.split(b"/") and not refusal(change, patterns=(), allowed=()):
             self._git += 1
             return
-        _show(change, upper, host)
+        show(change, upper, host)
 
     def end(self) -> None:
         if self._git:
             _print(f"and {self._git} paths of git's own data, see `--name-only`")
 
 
-def _show(change: Change, upper: int, host: int) -> None:
+def show(change: Change, upper: int, host: int) -> None:
     """Print one change as a diff, read through the descriptors that found it."""
     from saggar.isolation.changes import stat_line, unified
 
@@ -295,9 +317,23 @@ def _relative(path: str, run: RunDir) -> bytes:
     return os.fsencode(normal)
 
 
+def divide(paths: list[str], run: RunDir) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    """Paths of the command line: those of the workspace, and those of its linked repository. Raises UsageError."""
+    top = str(run.meta().get("repository", ""))
+    ours, inner = [], []
+    for path in paths:
+        normal = os.path.normpath(path)
+        if top and (normal + "/").startswith(top + "/"):
+            inner.append(os.fsencode(normal[len(top) + 1 :]))
+        else:
+            ours.append(_relative(path, run))
+    return tuple(ours), tuple(inner)
+
+
 def _apply(state: State, args: list[str], held: ExitStack) -> int:
     from saggar.audit.sink_host import AuditLog
     from saggar.isolation.apply_host import open_apply
+    from saggar.isolation.repository_apply_host import open_repository_apply
 
     words = parse(
         args,
@@ -308,9 +344,9 @@ def _apply(state: State, args: list[str], held: ExitStack) -> int:
         raise UsageError("no run was given", hint="saggar apply RUN [PATH...]; `saggar runs` lists them")
     run = state.open_run(words.rest[0])
     held.callback(run.close)
-    paths = tuple(p for p in (_relative(w, run) for w in words.rest[1:]) if p)
-    allowed = tuple(_relative(w, run) for w in words.values.get("--allow-protected", ()))
-    if b"" in allowed:
+    paths, inner = divide(words.rest[1:], run)
+    allowed, inner_allowed = divide(words.values.get("--allow-protected", []), run)
+    if b"" in (*allowed, *inner_allowed):
         raise UsageError("`--allow-protected` needs a path below the workspace", hint="name what you looked at")
     audit = AuditLog(f"{run.path}/audit.jsonl", run.id)
     held.callback(audit.close)
@@ -322,13 +358,40 @@ def _apply(state: State, args: list[str], held: ExitStack) -> int:
         other_boot="--after-reboot" in words.flags,
     )
     held.callback(apply.layer.close)
-    if "--dry-run" in words.flags:
-        chosen, refused = apply.plan(paths)
-        return _report(run, chosen, refused, words.flags, "would be written")
-    done = apply.write(paths, skip_refused="--skip-refused" in words.flags)
-    if done.complete:
+    everything = not words.rest[1:]
+    paths, inner = (() if b"" in tops else tops for tops in (paths, inner))
+    repository = open_repository_apply(apply, allowed=inner_allowed)
+    parts: list[tuple[Apply, tuple[bytes, ...]]] = []
+    if everything or paths or any(divide([w], run)[0] for w in words.rest[1:]):
+        parts.append((apply, paths))
+    if repository is not None:
+        held.callback(repository.layer.close)
+        if everything or inner or any(divide([w], run)[1] for w in words.rest[1:]):
+            # what a commit refers to is there before the commit is
+            parts.append((repository, inner))
+    return _apply_parts(run, parts, words.flags, everything=everything)
+
+
+def _apply_parts(
+    run: RunDir, parts: list[tuple[Apply, tuple[bytes, ...]]], flags: set[str], *, everything: bool
+) -> int:
+    """The workspace's part and the linked repository's, as one: with a refusal in either none is written."""
+    reports: list[Report] = []
+    skip = "--skip-refused" in flags
+    if "--dry-run" in flags:
+        reports = [(part, *part.plan(paths), None) for part, paths in parts]
+        return _report(run, reports, flags, "would be written")
+    hold = len(parts) > 1 and not skip and any(part.plan(paths)[1] for part, paths in parts)
+    complete = everything
+    for part, paths in parts:
+        done = part.write(paths, skip_refused=skip, hold=hold)
+        complete = complete and done.complete
+        reports.append((part, done.written, done.refused, done))
+        # what was not written here is what the next part refers to
+        hold = hold or done.failed is not None
+    if complete:
         _finish(run)
-    return _report(run, done.written, done.refused, words.flags, "written", done=done)
+    return _report(run, reports, flags, "written")
 
 
 def _finish(run: RunDir) -> None:
@@ -339,41 +402,69 @@ def _finish(run: RunDir) -> None:
     remove_tree("layer", run.fd)
 
 
-def _report(
-    run: RunDir,
-    changes: list[Change],
-    refused: list[Refusal],
-    flags: set[str],
-    word: str,
-    *,
-    done: Applied | None = None,
-) -> int:
+def _report(run: RunDir, reports: list[Report], flags: set[str], word: str) -> int:
+    """Say how it went; the exit code. Each report: the part, its changes, what it refused, and how it ended (None: it was only asked)."""
+    code = max((_code(refused, done) for _, _, refused, done in reports), default=0)
+    if "--json" in flags:
+        sections = [_section(*report) for report in reports]
+        named = [s for s, (part, *_) in zip(sections, reports, strict=True) if part.label]
+        plain = [s for s, (part, *_) in zip(sections, reports, strict=True) if not part.label]
+        own = plain[0] if plain else _section(None, [], [], None)
+        complete = all(s["complete"] for s in sections)
+        section = {"repository": named[0]} if named else {}
+        _json({"run": run.id, **own, **section, "complete": complete})
+        return code
+    for part, changes, _, _ in reports:
+        _print_changes(part.label, changes)
+    for part, _, refused, done in reports:
+        for item, more in _gathered(refused):
+            beneath = f", with {more} path{'s' * (more > 1)} in it" if more else ""
+            hint = f" ({item.hint})" if item.hint else ""
+            sys.stderr.write(f"saggar: refused `{shown(part.label + item.path)}`: {item.reason}{beneath}{hint}\n")
+        if done is not None and done.failed is not None:
+            path, why = done.failed
+            sys.stderr.write(
+                f"saggar: `{shown(part.label + path)}` could not be written: {why.lower()}; apply again to go on\n"
+            )
+    written = sum(len(changes) for _, changes, _, _ in reports)
+    left = sum(len(refused) for _, _, refused, _ in reports)
+    remedy = " (name paths to apply, or give `--skip-refused`)" if left and not written and word == "written" else ""
+    _print(f"{written} paths {word}" + (f", {left} refused{remedy}" if left else ""))
+    return code
+
+
+def _code(refused: list[Refusal], done: Applied | None) -> int:
+    return DENIED if refused else 1 if done is not None and done.failed is not None else 0
+
+
+def _print_changes(label: bytes, changes: list[Change]) -> None:
+    """One line for each; of a repository's objects their number, since nobody reads them."""
     from saggar.isolation.changes import stat_line
 
-    if "--json" in flags:
-        _json({
-            "run": run.id,
-            "written": [c.to_json() for c in changes] if done is not None else [],
-            "planned": [c.to_json() for c in changes] if done is None else [],
-            "refused": [{"path": shown(r.path), "reason": r.reason, "hint": r.hint} for r in refused],
-            "failed": {"path": shown(done.failed[0]), "error": done.failed[1]} if done and done.failed else None,
-            "complete": done.complete if done is not None else False,
-        })  # fmt: skip
-        return DENIED if refused else 1 if done is not None and done.failed is not None else 0
+    objects = 0
+    if label and changes:
+        _print(f"in the repository {shown(label[:-1])}:")
     for change in changes:
+        if label and change.path.split(b"/", 1)[0] == b"objects":
+            objects += change.after is not None and change.after.kind != DIRECTORY
+            continue
         _print(stat_line(change))
-    for item, more in _gathered(refused):
-        beneath = f", with {more} path{'s' * (more > 1)} in it" if more else ""
-        hint = f" ({item.hint})" if item.hint else ""
-        sys.stderr.write(f"saggar: refused `{shown(item.path)}`: {item.reason}{beneath}{hint}\n")
-    if done is not None and done.failed is not None:
-        path, why = done.failed
-        sys.stderr.write(f"saggar: `{shown(path)}` could not be written: {why.lower()}; apply again to go on\n")
-    remedy = ""
-    if done is not None and refused and not changes:
-        remedy = " (name paths to apply, or give `--skip-refused`)"
-    _print(f"{len(changes)} paths {word}" + (f", {len(refused)} refused{remedy}" if refused else ""))
-    return DENIED if refused else 1 if done is not None and done.failed is not None else 0
+    if objects:
+        _print(f"A {objects} object{'s' * (objects > 1)} of git's")
+
+
+def _section(part: Apply | None, changes: list[Change], refused: list[Refusal], done: Applied | None) -> dict[str, Any]:
+    label = part.label if part is not None else b""
+    where = {"path": shown(label[:-1])} if label else {}
+    listed = [c.to_json() for c in changes]
+    return {
+        **where,
+        "written": listed if done is not None else [],
+        "planned": listed if done is None else [],
+        "refused": [{"path": shown(label + r.path), "reason": r.reason, "hint": r.hint} for r in refused],
+        "failed": {"path": shown(label + done.failed[0]), "error": done.failed[1]} if done and done.failed else None,
+        "complete": done.complete if done is not None else False,
+    }
 
 
 def _gathered(refused: list[Refusal]) -> list[tuple[Refusal, int]]:

@@ -40,7 +40,7 @@ class Refusal(Frozen):
 _PROTECTED_HINT = "protected: name it with `--allow-protected` if you want it"
 PROTECTED = frozenset({
     "agent_settings", "ci_settings", "credentials", "directory_environment", "editor_settings", "git_config",
-    "git_directory", "git_hooks", "git_internal", "git_link", "git_settings", "policy_protect", "saggar_policy",
+    "git_directory", "git_hooks", "git_internal", "git_link", "git_other_branch", "git_ref_deleted", "git_ref_form", "git_settings", "policy_protect", "saggar_policy",
     "shell_startup", "symlink_leaves_workspace",
 })  # fmt: skip
 HINTS = {
@@ -51,6 +51,9 @@ HINTS = {
     " `--overwrite-host-changes` takes the run's",
     "host_directory_replaced": "the host's directory is another one than when the run began;"
     " `--overwrite-host-changes` writes into it",
+    "git_object_forged": "its content is not what its name says",
+    "git_pack_unchecked": "a pack that is not whole, not what its index says, or too large to check; fetch outside",
+    "git_objects_refused": "what it points to was refused",
     "special_file": "fifos, sockets and devices are never applied",
     "foreign_owner": "the entry does not belong to the run",
     "hard_link_from_outside": "the entry has a name outside the run's layer",

@@ -18,10 +18,18 @@ from hashlib import sha256
 from saggar.core.errors import UsageError
 from saggar.isolation.alias_host import aliases
 from saggar.isolation.apply_check import CONFLICTS, Refusal, Since, below, check, select
-from saggar.isolation.apply_journal_host import Journal, temporary_name
+from saggar.isolation.apply_journal_host import JOURNAL, REPOSITORY_JOURNAL, Journal, temporary_name
 from saggar.isolation.changes import DIRECTORY, FILE, MODE, SYMLINK, Change, Node, allowed_mode
 from saggar.isolation.discard_host import remove_tree
-from saggar.isolation.layer_host import MAX_DEPTH, Layer, copy_data, node_of, open_layer, open_node
+from saggar.isolation.layer_host import (
+    MAX_DEPTH,
+    Layer,
+    copy_data,
+    node_of,
+    open_layer,
+    open_node,
+    open_repository_layer,
+)
 from saggar.isolation.own_host import own_below
 from saggar.isolation.place_host import Raced, Trail, exchange, make_directory, make_link, move_new, place_file
 from saggar.isolation.protected import protected
@@ -33,6 +41,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from saggar.audit.sink_host import AuditLog
     from saggar.isolation.state_host import RunDir
+    from saggar.isolation.workspace_scan_host import Snapshot
 
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -57,9 +66,10 @@ class Apply:
     """One apply of one dead run, whose lock the caller holds.
 
     patterns: the policy's protected paths. allowed: protected paths that the user named. overwrite: take the run's
-    version where the host's changed. audit: the run's log.
+    version where the host's changed. audit: the run's log. label: what stands before a path in words and records.
     """
 
+    JOURNAL = JOURNAL
     __slots__ = (
         "_journal",
         "_linked",
@@ -69,6 +79,7 @@ class Apply:
         "_token",
         "allowed",
         "audit",
+        "label",
         "layer",
         "overwrite",
         "patterns",
@@ -93,29 +104,45 @@ class Apply:
         self.overwrite = overwrite
         self.patterns = tuple(meta.get("protected", ()))
         self._token = os.urandom(4).hex()
-        self._journal = Journal(run.fd)
+        self.label = b""
+        self._journal = Journal(run.fd, self.JOURNAL)
         self.since = Since(
-            int(meta.get("started_ns", "0")), read_snapshot(run.fd), self._journal.absent, self._journal.relinked
+            int(meta.get("started_ns", "0")), self._snapshot(), self._journal.absent, self._journal.relinked
         )
         self._linked: set[tuple[int, int]] = set()
         self._subtrees: dict[bytes, str] = {}
         self._made: dict[bytes, tuple[int, int]] = {}
         self._modes: list[tuple[bytes, int, tuple[int, int]]] = []
 
+    def _snapshot(self) -> Snapshot:
+        return read_snapshot(self.run.fd)
+
     # -- check ---------------------------------------------------------------------------------------------------------
 
     def plan(self, paths: tuple[bytes, ...] = ()) -> tuple[list[Change], list[Refusal]]:
         """The selected changes, and the refusals among them. Raises UsageError for a path that names no change."""
         self._journal.clean(self.layer.host_fd)
-        changes = self.layer.changes(self._visit)
+        changes = self._changes()
         chosen, missing = select(changes, paths)
         broken = [Refusal(p, why) for p, why in self.layer.refused if not paths or below(p, paths)]
         missing = [m for m in missing if not any(below(r.path, (m,)) for r in broken)]
         if missing:
             raise UsageError(
-                f"the run changed nothing at `{shown(missing[0])}`", hint="`saggar diff --name-only` lists"
+                f"the run changed nothing at `{shown(self.label + missing[0])}`", hint="`saggar diff --name-only` lists"
             )
-        refused = check(
+        refused = self._judge(chosen)
+        known = {r.path for r in refused}
+        for change in chosen:
+            why = self._replaced(change.path) or self._subtrees.get(change.path, "")
+            if why and change.path not in known and not (self.overwrite and why in CONFLICTS):
+                refused.append(Refusal(change.path, why))
+        return chosen, [*broken, *refused]
+
+    def _changes(self) -> list[Change]:
+        return self.layer.changes(self._visit)
+
+    def _judge(self, chosen: list[Change]) -> list[Refusal]:
+        return check(
             chosen,
             directory_of=self._directory_of,
             since=self.since,
@@ -124,12 +151,6 @@ class Apply:
             aliases=self._aliases(),
             overwrite=self.overwrite,
         )
-        known = {r.path for r in refused}
-        for change in chosen:
-            why = self._replaced(change.path) or self._subtrees.get(change.path, "")
-            if why and change.path not in known and not (self.overwrite and why in CONFLICTS):
-                refused.append(Refusal(change.path, why))
-        return chosen, [*broken, *refused]
 
     def _aliases(self) -> dict[bytes, str]:
         workspace = str(self.run.meta().get("workspace", ""))
@@ -196,15 +217,16 @@ class Apply:
 
     # -- write ---------------------------------------------------------------------------------------------------------
 
-    def write(self, paths: tuple[bytes, ...] = (), *, skip_refused: bool = False) -> Applied:
-        """Check, record, and write the selected changes. With a refusal nothing is written, unless `skip_refused`.
+    def write(self, paths: tuple[bytes, ...] = (), *, skip_refused: bool = False, hold: bool = False) -> Applied:
+        """Check, record, and write the selected changes. With a refusal nothing is written, unless `skip_refused`. hold: something that
+        belongs to it was refused elsewhere, so the refusals are recorded and nothing is written either.
 
         Raises UsageError (nothing at a path) and OSError (a tree that cannot be read, a record that cannot be written).
         """
         done = Applied()
         chosen, done.refused = self.plan(paths)
         self._record_refusals(done.refused)
-        if done.refused and not skip_refused:
+        if (done.refused and not skip_refused) or hold:
             return done
         chosen = _without(chosen, done.refused)
         if chosen:
@@ -223,14 +245,14 @@ class Apply:
                 "written": len(done.written),
                 "refused": len(done.refused),
                 "complete": done.complete,
-                "failed": f"{shown(done.failed[0])}: {done.failed[1]}" if done.failed else "",
+                "failed": f"{shown(self.label + done.failed[0])}: {done.failed[1]}" if done.failed else "",
             },
         )
         return done
 
     def _record_refusals(self, refused: list[Refusal]) -> None:
         for item in refused[:_NAMED]:
-            path = {"path": shown(item.path)}
+            path = {"path": shown(self.label + item.path)}
             self.audit.append("workspace.refused", layer="L1", effect="deny", reason=item.reason, detail=path)
         if len(refused) > _NAMED:
             detail = _digest([r.path for r in refused[_NAMED:]], self)
@@ -241,7 +263,7 @@ class Apply:
         upper = Trail(self.layer.upper_fd, lambda _path: None)
         at = b""
         try:
-            for number, change in sorted(enumerate(chosen), key=lambda item: _turn(item[1])):
+            for number, change in sorted(enumerate(chosen), key=lambda item: self._turn(item[1])):
                 at = change.path
                 above, slash, name = at.rpartition(b"/")
                 self._one(change, host.directory(above + slash), upper, name, self._temporary(number))
@@ -257,6 +279,10 @@ class Apply:
             upper.close()
             done.written.sort(key=lambda c: c.path)
         self._journal.clean(self.layer.host_fd)
+
+    @staticmethod
+    def _turn(change: Change) -> int:
+        return _turn(change)
 
     def _temporary(self, number: int) -> bytes:
         return temporary_name(self._token, number)
@@ -420,9 +446,9 @@ def _turn(change: Change) -> int:
 def _digest(paths: list[bytes], apply: Apply) -> dict[str, object]:
     return {
         "count": len(paths),
-        "paths": [shown(p) for p in paths[:_NAMED]],
+        "paths": [shown(apply.label + p) for p in paths[:_NAMED]],
         "sha256": sha256(b"\0".join(paths)).hexdigest(),
-        "allowed_protected": [shown(p) for p in apply.allowed],
+        "allowed_protected": [shown(apply.label + p) for p in apply.allowed],
         "overwrite_host_changes": apply.overwrite,
     }
 
@@ -440,17 +466,20 @@ def _without(changes: list[Change], refused: list[Refusal]) -> list[Change]:
 
 def clean_up(run: RunDir) -> None:
     """Remove what a killed apply of `run` left in the workspace; for before the run is discarded."""
-    journal = Journal(run.fd)
-    if not journal.pending:
-        return
-    try:
-        layer = open_layer(run)
-    except UsageError:
-        return  # the workspace is gone or another directory: nothing there is ours
-    try:
-        journal.clean(layer.host_fd)
-    finally:
-        layer.close()
+    for name, opener in ((JOURNAL, open_layer), (REPOSITORY_JOURNAL, open_repository_layer)):
+        journal = Journal(run.fd, name)
+        if not journal.pending:
+            continue
+        try:
+            layer = opener(run)
+        except UsageError:
+            continue  # the directory is gone or another one: nothing there is ours
+        if layer is None:
+            continue
+        try:
+            journal.clean(layer.host_fd)
+        finally:
+            layer.close()
 
 
 def open_apply(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from saggar.isolation.changes import Change
 
 JOURNAL = "applying"
+REPOSITORY_JOURNAL = "applying-repository"
 
 
 def temporary_name(token: str, number: int) -> bytes:
@@ -29,10 +30,11 @@ class Journal:
     """What an apply is about to do, in the run's directory: paths found absent, the temporary names it will use, and the
     files with several names that it takes one from."""
 
-    __slots__ = ("_run_fd", "_temporary", "absent", "relinked")
+    __slots__ = ("_name", "_run_fd", "_temporary", "absent", "relinked")
 
-    def __init__(self, run_fd: int) -> None:
+    def __init__(self, run_fd: int, name: str = JOURNAL) -> None:
         self._run_fd = run_fd
+        self._name = name
         self._temporary: list[bytes] = []
         absent = set()
         relinked = set()
@@ -50,7 +52,7 @@ class Journal:
 
     def _read(self) -> bytes:
         try:
-            fd = os.open(JOURNAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._run_fd)
+            fd = os.open(self._name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._run_fd)
         except FileNotFoundError:
             return b""
         with open(fd, "rb") as file:
@@ -74,7 +76,7 @@ class Journal:
         absent = b"".join(b"absent\0" + p + b"\0" for p in sorted(self.absent))
         temporary = b"".join(b"temporary\0" + p + b"\0" for p in self._temporary)
         relinked = b"".join(b"relinked\0%d:%d\0" % pair for pair in sorted(self.relinked))
-        write_file(JOURNAL, absent + temporary + relinked, self._run_fd)
+        write_file(self._name, absent + temporary + relinked, self._run_fd)
 
     def clean(self, host_fd: int) -> None:
         """Remove what a killed apply left under its temporary names."""

@@ -26,7 +26,13 @@ from saggar.isolation import wire_host as wire
 from saggar.isolation.bwrap_argv import GID, HOME, SECCOMP_FD, STATUS_FD, UID
 from saggar.isolation.netns_host import open_listeners, own_every_address
 from saggar.isolation.rootfs_mount_host import Furnishing, Root, first_place
-from saggar.isolation.workspace_mount_host import clone_layers, clone_tree, mount_workspace, own_inodes
+from saggar.isolation.workspace_mount_host import (
+    clone_layers,
+    clone_tree,
+    cover_repository,
+    mount_workspace,
+    own_inodes,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -261,6 +267,9 @@ def _become(request: dict[str, Any], fds: Sequence[int], root: Root, network: in
     step.name = "workspace"
     mounted = mount_workspace(request["workspace"], [fds[i] for i in request["workspace_fds"]], root.shop)
     mounted.shared = mounted.shared or shared
+    for grant, (path, _) in zip(request["grants"], grants, strict=True):
+        if grant["layered"]:
+            cover_repository(request["workspace"], mounted, path, root.shop)
     step.name = "root"
     for number, place, writable in request["binds"]:
         source, directory = (mounted.root, True) if number < 0 else grants[number]
@@ -301,7 +310,7 @@ def _grants(request: dict[str, Any], clones: Sequence[int], root: Root) -> tuple
     made = []
     for number, (fd, grant) in enumerate(zip(clones, request["grants"], strict=True)):
         path = root.grant(fd, number, directory=grant["directory"])
-        if grant["directory"]:
+        if grant["directory"] and not grant["layered"]:
             shared = not own_inodes(path, root.shop) or shared
         made.append((path, grant["directory"]))
     return made, shared

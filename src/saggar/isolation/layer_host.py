@@ -31,6 +31,7 @@ from saggar.isolation.changes import (
     allowed_mode,
 )
 from saggar.isolation.shown import shown
+from saggar.isolation.workspace_scan_host import REPOSITORY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -382,13 +383,31 @@ def open_layer(run: RunDir) -> Layer:
     except FileNotFoundError:
         done = "was applied" if meta.get("applied") else f"has a `{meta.get('mode', 'none')}` workspace"
         raise UsageError(f"the run `{run.id}` has no changes kept apart: it {done}") from None
+    return _beside(run, upper, path, "workspace")
+
+
+def open_repository_layer(run: RunDir) -> Layer | None:
+    """The layer over the repository that the run's workspace is linked to, None where there was none. Raises UsageError as above."""
+    path = run.meta().get("repository", "")
+    if not path:
+        return None
+    try:
+        upper = os.open(f"layer/{REPOSITORY}/upper", _DIRECTORY, dir_fd=run.fd)
+    except FileNotFoundError:
+        return None
+    return _beside(run, upper, path, "repository")
+
+
+def _beside(run: RunDir, upper: int, path: str, what: str) -> Layer:
+    """The layer `upper`, taken over, and the host's directory `path`. Raises UsageError."""
+    meta = run.meta()
     try:
         host = os.open(path, _DIRECTORY)
     except OSError as e:
         os.close(upper)
-        raise UsageError(f"the workspace `{shown(path)}` of run `{run.id}` cannot be opened: {e.strerror}") from None
+        raise UsageError(f"the {what} `{shown(path)}` of run `{run.id}` cannot be opened: {e.strerror}") from None
     status = os.fstat(host)
-    if [status.st_dev, status.st_ino] != meta.get("workspace_id"):
+    if [status.st_dev, status.st_ino] != meta.get(f"{what}_id"):
         _close(upper, host)
-        raise UsageError(f"the workspace `{shown(path)}` is not the directory that run `{run.id}` began with")
+        raise UsageError(f"the {what} `{shown(path)}` is not the directory that run `{run.id}` began with")
     return Layer(upper, host, base=int(meta.get("base", 0)))

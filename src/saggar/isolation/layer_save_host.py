@@ -13,6 +13,7 @@ import os
 
 from saggar.isolation.changes import DIRECTORY, FILE, OTHER, SYMLINK, WHITEOUT, Node
 from saggar.isolation.layer_host import MAX_DEPTH, copy_data, node_of, open_node
+from saggar.isolation.workspace_scan_host import REPOSITORY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,15 +24,26 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def save_memory_layer(run: RunDir, upper_fd: int) -> None:
-    """Copy the layer behind `upper_fd` to the run's `layer/upper`. Closes `upper_fd`.
+    """Copy the layer behind `upper_fd` to the run's `layer/upper`, and the one of a linked repository beside it. Closes `upper_fd`.
 
     Raises OSError (a full disk): the run's record then says `layer = "lost"`.
     """
     run.update(layer="lost")
-    target = os.open("layer/upper", _DIRECTORY, dir_fd=run.fd)
+    try:
+        left_out = _save(run, "upper", upper_fd, ".")
+        if run.meta().get("repository"):
+            left_out += _save(run, f"{REPOSITORY}/upper", upper_fd, f"../{REPOSITORY}/upper")
+    finally:
+        os.close(upper_fd)
+    run.update(layer="disk", too_deep=left_out)
+
+
+def _save(run: RunDir, name: str, upper_fd: int, source_name: str) -> int:
+    """Copy one layer; how many directories were left out. source_name: of the launcher's own making, the cell never saw its parent."""
+    target = os.open(f"layer/{name}", _DIRECTORY, dir_fd=run.fd)
     try:
         # a listing of another open file: the cell may have moved the offset of this one
-        source = os.open(".", _DIRECTORY, dir_fd=upper_fd)
+        source = os.open(source_name, _DIRECTORY, dir_fd=upper_fd)
         try:
             copy = _Copy(target, os.fstatvfs(upper_fd))
             copy.directory(source, _Place(target, "", 0))
@@ -39,8 +51,7 @@ def save_memory_layer(run: RunDir, upper_fd: int) -> None:
             os.close(source)
     finally:
         os.close(target)
-        os.close(upper_fd)
-    run.update(layer="disk", too_deep=copy.left_out)
+    return copy.left_out
 
 
 class _Place:

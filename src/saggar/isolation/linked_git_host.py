@@ -10,31 +10,37 @@ from __future__ import annotations
 import os
 from stat import S_ISDIR, S_ISREG
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 #: of any of the small files read here; git writes a path and a newline
 _MOST = 8192
+_NAMES = 1000
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def repository(path: str, fd: int, *, owner: int = -1) -> tuple[str, int]:
-    """The repository that the workspace `path`, opened as `fd`, is linked to: its real path and a descriptor of the very directory that
-    was looked at, the caller's to close. ("", -1) where `.git` is a directory, is missing, leads back into the workspace, or names what
+def repository(path: str, fd: int, *, owner: int = -1) -> tuple[str, int, str]:
+    """The repository that the workspace `path`, opened as `fd`, is linked to: its real path, a descriptor of the very directory that
+    was looked at, the caller's to close, and where in it this worktree's own files are (`worktrees/NAME`, "" for a submodule: the
+    top). ("", -1, "") where `.git` is a directory, is missing, leads back into the workspace, or names what
     does not name the workspace; and where `owner` is given, what belongs to another."""
     pointer = _read(".git", fd)
     if not pointer.startswith("gitdir:"):
-        return "", -1
+        return "", -1, ""
     try:
         return _find(path, pointer[7:].strip(), owner)
     except OSError:
         # exchanged while it was asked
-        return "", -1
+        return "", -1, ""
 
 
-def _find(path: str, pointer: str, owner: int) -> tuple[str, int]:
+def _find(path: str, pointer: str, owner: int) -> tuple[str, int, str]:
     from saggar.isolation.syscalls_host import open_plain
 
     gitdir = os.path.realpath(os.path.join(path, pointer))
     if (gitdir + "/").startswith(path + "/"):
-        return "", -1
+        return "", -1, ""
     common = _common_of(gitdir)
     for found, name in ((common, os.path.basename(gitdir)), (gitdir, "")):
         if not found or (found + "/").startswith(path + "/") or (path + "/").startswith(found + "/"):
@@ -43,11 +49,42 @@ def _find(path: str, pointer: str, owner: int) -> tuple[str, int]:
         try:
             if _is_repository(opened, owner) and _names(opened, path, found, name):
                 given, opened = opened, -1
-                return found, given
+                return found, given, f"worktrees/{name}" if name else ""
         finally:
             if opened >= 0:
                 os.close(opened)
-    return "", -1
+    return "", -1, ""
+
+
+def begin(fd: int, admin: str) -> dict[str, Any]:
+    """What `apply` must know of the repository `fd` when a run begins. admin: where the worktree's own files are.
+
+    branch: the one that is checked out, "" where HEAD is detached; loose: whether it has a file of its own; names: what there is in
+    the worktree's own directory, a bounded list."""
+    from saggar.isolation.syscalls_host import open_plain
+
+    known: dict[str, Any] = {"admin": admin, "branch": "", "loose": False, "names": []}
+    try:
+        own = open_plain(admin, fd) if admin else os.open(".", os.O_PATH | os.O_CLOEXEC, dir_fd=fd)
+    except OSError:
+        return known
+    try:
+        head = _read("HEAD", own)
+        listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=own)
+        try:
+            known["names"] = sorted(os.listdir(listed))[:_NAMES]
+        finally:
+            os.close(listed)
+    finally:
+        os.close(own)
+    if head.startswith("ref: refs/heads/"):
+        known["branch"] = branch = head[16:]
+        try:
+            os.close(open_plain(f"refs/heads/{branch}", fd))
+            known["loose"] = True
+        except (OSError, ValueError):
+            pass  # it is in `packed-refs`, or unborn
+    return known
 
 
 def _common_of(gitdir: str) -> str:

@@ -210,6 +210,11 @@ _GIT_ORDERS = frozenset({"hooks", "config", "config.worktree", "gitdir", "common
                          "rebase-merge", "rebase-apply", "grafts", "attributes", ".git"})  # fmt: skip
 
 
+def inside_git(path: bytes) -> str:
+    """Why a plain file at this path relative to a git directory is protected, or ""."""
+    return _inside_git(components(path), plain=True)
+
+
 def _inside_git(parts: list[str], *, plain: bool) -> str:
     """Why a path relative to a git directory is protected, or "" for the data that commits, merges and fetches write (I3)."""
     if not parts:

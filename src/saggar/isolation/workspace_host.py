@@ -17,9 +17,9 @@ import os
 
 from saggar.core.decision import Frozen
 from saggar.core.errors import Unenforceable, UsageError
-from saggar.isolation.linked_git_host import repository
+from saggar.isolation.linked_git_host import begin, repository
 from saggar.isolation.shown import shown
-from saggar.isolation.workspace_scan_host import Caveat, Scan, mounts_below
+from saggar.isolation.workspace_scan_host import REPOSITORY, Caveat, Scan, mounts_below
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +47,11 @@ _READ_WRITE = Caveat(
     "the workspace is the host's own: what the command changes or deletes there is changed, protected paths included",
 )
 _LINKED = "git's directory lies elsewhere and is shown read-only, so that git reads and a commit fails"
+_LINKED_LAYER = (
+    "git's directory lies elsewhere; what the command changes there is kept apart as well, see `saggar diff`"
+)
+#: for the owners in a linked repository, which has directories of objects by the hundred
+_REPOSITORY_SCAN_S = 0.02
 
 
 class CallerIds(Frozen):
@@ -67,7 +72,8 @@ class Workspace:
 
     ids: (uid, gid) that the command runs as *inside the mapping*: for a root caller the owner of the workspace, seen
     through HOST_IDS; else the caller. caveats: what to say before the run. repository: of a linked worktree or a
-    submodule, the directory elsewhere that git needs, to be shown read-only; else "". repository_fd: what was opened of it.
+    submodule, the directory elsewhere that git needs, read-only or under a layer of its own; else "". repository_fd: what was opened
+    of it; repository_admin: where in it the worktree's own files are.
     """
 
     __slots__ = (
@@ -81,6 +87,7 @@ class Workspace:
         "path",
         "plan",
         "repository",
+        "repository_admin",
         "repository_fd",
         "resolved_from",
     )
@@ -93,7 +100,7 @@ class Workspace:
         self.layer = "none"
         self.layer_fd = -1
         self.caveats: tuple[Caveat, ...] = ()
-        self.repository = ""
+        self.repository = self.repository_admin = ""
         self.repository_fd = -1
         self.resolved_from = ""
         self.plan: dict[str, Any] = {"mode": mode}
@@ -178,14 +185,14 @@ def prepare(
             privileged=caller.privileged,
             protect=_policy_inside(policy, path),
         )
+        workspace.repository, workspace.repository_fd, workspace.repository_admin = _linked(workspace, status, caller)
         if mode == "copy-on-write":
             _prepare_layer(workspace, policy, run, caller)
             _start_scan(workspace, run, caller)
         elif mode == "read-write":
             workspace.caveats = (_READ_WRITE,)
-        workspace.repository, workspace.repository_fd = _linked(workspace, status, caller)
         if workspace.repository:
-            workspace.caveats += (Caveat("linked_repository", _LINKED, count=1, paths=(workspace.repository,)),)
+            workspace.caveats += _repository_caveats(workspace, caller)
         _record(workspace, run, policy, about or {})
     except OSError as e:
         workspace.close()
@@ -199,11 +206,27 @@ def prepare(
     return workspace
 
 
-def _linked(workspace: Workspace, status: os.stat_result, caller: CallerIds) -> tuple[str, int]:
+def _repository_caveats(workspace: Workspace, caller: CallerIds) -> tuple[Caveat, ...]:
+    where = (workspace.repository,)
+    if workspace.mode != "copy-on-write":
+        return (Caveat("linked_repository", _LINKED, count=1, paths=where),)
+    said = [Caveat("linked_repository", _LINKED_LAYER, count=1, paths=where)]
+    if not caller.privileged:
+        scan = Scan(workspace.repository_fd, ids=(caller.uid, caller.gid))
+        scan.run(_REPOSITORY_SCAN_S)
+        scan.finish(wait=False)
+        for found in scan.caveats():
+            if found.code in ("setgid_directory", "unmapped_owner"):
+                paths = tuple(f"{workspace.repository}/{p}" for p in found.paths)
+                said.append(Caveat(found.code, found.text, count=found.count, paths=paths))
+    return tuple(said)
+
+
+def _linked(workspace: Workspace, status: os.stat_result, caller: CallerIds) -> tuple[str, int, str]:
     """The linked repository. A root caller's must belong to the workspace's owner: what that one may not read, the root would show."""
     owner = status.st_uid if caller.privileged else -1
     if caller.privileged and owner != workspace.ids[0]:
-        return "", -1
+        return "", -1, ""
     return repository(workspace.path, workspace.fd, owner=owner)
 
 
@@ -369,14 +392,19 @@ def _prepare_layer(workspace: Workspace, policy: Policy, run: RunDir, caller: Ca
     workspace.layer_fd = os.open("layer", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=run.fd)
     memory_works = tmpfs_has_user_xattrs()
     workspace.layer = _place_of_layer(workspace.layer_fd, limits.require, memory_works=memory_works)
+    # the merged root shows the upper directory's mode, so it must be the one of what it covers
     mode = os.fstat(workspace.fd).st_mode & 0o3777
-    for name in ("upper", "work"):
+    modes = {"upper": mode, "work": 0o700}
+    repository_mode = -1
+    if workspace.repository:
+        # below the same directory, so that one limit counts both
+        repository_mode = os.fstat(workspace.repository_fd).st_mode & 0o3777
+        modes |= {REPOSITORY: 0o700, f"{REPOSITORY}/upper": repository_mode, f"{REPOSITORY}/work": 0o700}
+    for name, bits in modes.items():
         os.mkdir(name, 0o700, dir_fd=workspace.layer_fd)
         if owner:
             os.chown(name, *owner, dir_fd=workspace.layer_fd)
-        if name == "upper":
-            # the merged root shows the upper directory's mode, so it must be the workspace's
-            os.chmod(name, mode, dir_fd=workspace.layer_fd)
+        os.chmod(name, bits, dir_fd=workspace.layer_fd)
     if owner:
         os.fchown(workspace.layer_fd, *owner)
     status = os.fstat(workspace.layer_fd)
@@ -386,6 +414,7 @@ def _prepare_layer(workspace: Workspace, policy: Policy, run: RunDir, caller: Ca
         "device": status.st_dev,
         "inode": status.st_ino,
         "mode": mode,
+        "repository_mode": repository_mode,
         "size": limits.disk_bytes,
         # an inode of tmpfs costs about 1 KiB of kernel memory; 1 for each 4 KiB, and never fewer than npm needs
         "inodes": max(65536, limits.disk_bytes // 4096),
@@ -419,4 +448,16 @@ def _record(workspace: Workspace, run: RunDir, policy: Policy, about: dict[str, 
         base=HOST_IDS if workspace.plan["privileged"] else 0,
         protected=list(policy.workspace.protect),
         boot=boot_id(),
+        **_record_repository(workspace),
     )
+
+
+def _record_repository(workspace: Workspace) -> dict[str, Any]:
+    if not workspace.repository or workspace.mode != "copy-on-write":
+        return {}
+    status = os.fstat(workspace.repository_fd)
+    return {
+        "repository": workspace.repository,
+        "repository_id": [status.st_dev, status.st_ino],
+        "repository_began": begin(workspace.repository_fd, workspace.repository_admin),
+    }

@@ -18,7 +18,7 @@ from time import clock_gettime_ns
 
 from saggar.core.errors import Unenforceable
 from saggar.isolation import syscalls_host as sc
-from saggar.isolation.workspace_scan_host import mounts_below
+from saggar.isolation.workspace_scan_host import REPOSITORY, mounts_below
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -132,6 +132,27 @@ def own_inodes(place: str, scratch: str) -> bool:
     return True
 
 
+def cover_repository(plan: dict[str, Any], mounted: Mounted, place: str, scratch: str) -> None:
+    """Put the run's second layer over the linked repository that is mounted at `place`: git writes there, the host's stays as it is.
+
+    After `mount_workspace`, whose layer this one lies in. Raises OSError, and Unenforceable for a known cause."""
+    if mounted.layer == "memory":
+        layer = f"{scratch}/memory"
+    elif plan["privileged"]:
+        layer = f"{scratch}/layer"
+    else:
+        own = _reopen(plan["layer"]["path"], plan["layer"]["device"], plan["layer"]["inode"])
+        layer = f"/proc/self/fd/{own}"
+    try:
+        _overlay(place, layer, place, below=f"/{REPOSITORY}")
+    except OSError as e:
+        raise Unenforceable(
+            "the repository of this linked worktree cannot be copy-on-write",
+            cause=f"overlay mount: {os.strerror(e.errno or 0).lower()}",
+            remedy="run in the repository's main directory, or with `--workspace :read-only`",
+        ) from None
+
+
 def _close(fds: list[int]) -> None:
     for fd in fds:
         os.close(fd)
@@ -221,17 +242,24 @@ def _memory_layer(layer: dict[str, Any], disk_fd: int, target: str) -> int:
     os.mkdir(target, 0o700)
     options = f"mode=0700,size={layer['size']},nr_inodes={layer['inodes']}"
     sc.mount("saggar", target, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, options)
-    os.mkdir(f"{target}/upper", 0o700)
-    os.mkdir(f"{target}/work", 0o700)
     owner = os.stat("upper", dir_fd=disk_fd)
-    for name in ("upper", "work"):
+    modes = {"upper": layer["mode"], "work": 0o700}
+    if layer["repository_mode"] >= 0:
+        modes |= {
+            REPOSITORY: 0o700,
+            f"{REPOSITORY}/upper": layer["repository_mode"],
+            f"{REPOSITORY}/work": 0o700,
+        }
+    for name, bits in modes.items():
+        os.mkdir(f"{target}/{name}", 0o700)
         os.chown(f"{target}/{name}", owner.st_uid, owner.st_gid)
-    os.chmod(f"{target}/upper", layer["mode"])
+        os.chmod(f"{target}/{name}", bits)
     return os.open(f"{target}/upper", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def _overlay(lower: str, layer: str, root: str) -> None:
-    options = f"userxattr,lowerdir={_escaped(lower)},upperdir={_escaped(layer)}/upper,workdir={_escaped(layer)}/work"
+def _overlay(lower: str, layer: str, root: str, *, below: str = "") -> None:
+    own = _escaped(layer) + below
+    options = f"userxattr,lowerdir={_escaped(lower)},upperdir={own}/upper,workdir={own}/work"
     flags = sc.MS_NOSUID | sc.MS_NODEV
     try:
         # volatile (Linux 5.10): no fsync at each copy-up, which made changing 500 files of the host's 48 times native.

@@ -29,6 +29,8 @@ MAX_DEPTH = 128
 _SAMPLES = 3
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 SNAPSHOT = "snapshot"
+#: below a run's layer: the one of a linked repository, with upper and work of its own
+REPOSITORY = "repository"
 _MAGIC = b"saggar-snapshot 1\n"
 
 

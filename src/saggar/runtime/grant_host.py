@@ -1,4 +1,4 @@
-"""The paths of the host that a cell is shown read-only: opened once, and put in their order with the workspace.
+"""The paths of the host that a cell is shown read-only, or under the run's layer: opened once, and put in their order with the workspace.
 
 I1  What was opened and looked at is what is shown: the launcher gets the descriptor, with the inode that it had here. No link is on the
     way to it, so the path that is kept is where it was.
@@ -25,15 +25,16 @@ _OTHER_FDS = 10
 
 
 class Grant:
-    """One path of the host shown read-only. owned: a root caller's grant, whose owners are mapped; a tool chain's are not. path: where
+    """One path of the host shown read-only; layered: with the run's own layer over it. owned: a root caller's grant, whose owners are mapped; a tool chain's are not. path: where
     it really is; target: its place inside."""
 
-    __slots__ = ("device", "directory", "fd", "inode", "owned", "path", "target")
+    __slots__ = ("device", "directory", "fd", "inode", "layered", "owned", "path", "target")
 
-    def __init__(self, path: str, *, owned: bool, fd: int = -1) -> None:
+    def __init__(self, path: str, *, owned: bool, fd: int = -1, layered: bool = False) -> None:
         """fd: of `path`, where that has been opened; taken over. Raises OSError and UsageError."""
         self.target = path
         self.owned = owned
+        self.layered = layered
         self.path, self.fd = (path, fd) if fd >= 0 else _open(path)
         status = os.fstat(self.fd)
         self.device = status.st_dev
@@ -57,6 +58,7 @@ class Grant:
             "inode": self.inode,
             "directory": self.directory,
             "owned": self.owned,
+            "layered": self.layered,
         }
 
 
@@ -92,7 +94,8 @@ def open_grants(prepared: Prepared) -> None:
     workspace = prepared.workspace
     if workspace.repository:
         fd, workspace.repository_fd = workspace.repository_fd, -1
-        prepared.grants.append(Grant(workspace.repository, owned=True, fd=fd))
+        layered = workspace.mode == "copy-on-write"
+        prepared.grants.append(Grant(workspace.repository, owned=True, fd=fd, layered=layered))
 
 
 def check_count(prepared: Prepared) -> None:
@@ -110,7 +113,7 @@ def check_count(prepared: Prepared) -> None:
 
 def binds(prepared: Prepared) -> list[tuple[int, str, bool]]:
     """(number of the grant, or -1 for the workspace; place; writable), in the order in which they are put there."""
-    found = [(i, g.target, False) for i, g in enumerate(prepared.grants)]
+    found = [(i, g.target, g.layered) for i, g in enumerate(prepared.grants)]
     if prepared.workspace.mode == "none":
         return found
     # beneath the grants that lie inside it, above those that it lies inside

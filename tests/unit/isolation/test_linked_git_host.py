@@ -23,7 +23,7 @@ def ask(path, owner=-1):
     path = os.path.realpath(path)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        found, opened = repository(path, fd, owner=owner)
+        found, opened, _ = repository(path, fd, owner=owner)
         if opened >= 0:
             assert os.readlink(f"/proc/self/fd/{opened}") == found
             os.close(opened)
@@ -159,7 +159,7 @@ def test_an_exchange_in_between_opens_only_what_was_asked(main, tmp_path, other)
     try:
         until = time.monotonic() + 20
         while time.monotonic() < until and (found < 200):
-            _, opened = repository(os.path.realpath(f"{main}/../linked"), asked)
+            _, opened, _ = repository(os.path.realpath(f"{main}/../linked"), asked)
             if opened >= 0:
                 found += 1
                 assert "worktrees" in os.listdir(f"/proc/self/fd/{opened}")
