@@ -63,6 +63,12 @@ class TestPki:
             .not_valid_before(now - dt.timedelta(days=1))
             .not_valid_after(now + dt.timedelta(days=30))
             .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+            # Python 3.13 asks for them (VERIFY_X509_STRICT), as RFC 5280 does, 4.2.1.1 to 4.2.1.3
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key((issuer_key or key).public_key()), critical=False
+            )
+            .add_extension(_usage(authority=issuer is None), critical=True)
         )
         if names:
             builder = builder.add_extension(
@@ -75,6 +81,20 @@ class TestPki:
         context.load_cert_chain(self.chain_file)
         context.set_alpn_protocols(list(protocols))
         return context
+
+
+def _usage(*, authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def respond_hello(request: bytes) -> bytes:
