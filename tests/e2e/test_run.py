@@ -311,3 +311,28 @@ def test_a_registry_is_asked_for_with_the_workspace_of_the_policy(saggar, tmp_pa
     assert done.returncode == 2
     assert b"there is none outside the workspace" in done.stderr, done.stderr
     assert not ran.exists()
+
+
+def test_a_result_for_a_device(saggar):
+    """A device can be seekable, and nothing there can be cut."""
+    done = saggar("run", "--json", "/dev/null", "--", "sh", "-c", "exit 3")
+    assert (done.returncode, done.stderr) == (3, "")
+    done = saggar("run", "--json", "/dev/full", "--", "sh", "-c", "exit 3")
+    assert (done.returncode, done.stderr) == (
+        3,
+        "saggar: the result could not be written to `/dev/full`: No space left on device\n",
+    )
+
+
+def test_a_workspace_that_its_user_cannot_enter(saggar):
+    """Root can open it, and its cell's user is not root."""
+    closed = saggar.workspace / "closed"
+    closed.mkdir()
+    closed.chmod(0)
+    try:
+        done = saggar("run", "--workspace", str(closed), "--", "true")
+    finally:
+        closed.chmod(0o700)
+    assert done.returncode == 2
+    assert f"the workspace `{closed}` cannot be read by" in done.stderr
+    assert saggar("run", "--workspace", str(closed), "--", "true").returncode == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from stat import S_ISREG
 
 from saggar.core.errors import UsageError
 from saggar.runtime.run_host import early_launcher, run_foreground
@@ -226,7 +227,8 @@ def _write_json(fd: int, path: str, result: Result) -> None:
     text = dumps(result.to_json(), indent=2, ensure_ascii=True, default=str) + "\n"
     try:
         with open(fd, "w", encoding="utf-8") as file:
-            if file.seekable():
+            # a device can be seekable, and cannot be cut
+            if S_ISREG(os.fstat(fd).st_mode):
                 file.truncate(0)
             file.write(text)
     except OSError as error:

@@ -175,6 +175,7 @@ def prepare(
     status = os.fstat(fd)
     workspace = Workspace(mode=mode, path=path, fd=fd, ids=ids_of(status, caller))
     try:
+        _refuse_closed(status, path, workspace.ids, caller)
         _refuse_broad(status, path, env, broad=policy.workspace.unsafe_broad)
         _refuse_entangled(status, path, state)
         workspace.resolved_from = asked if asked != path else ""
@@ -247,6 +248,19 @@ def _open_workspace(path: str) -> int:
         ) from None
     except OSError as e:
         raise UsageError(f"the workspace `{path}` cannot be opened: {os.strerror(e.errno or 0)}") from e
+
+
+def _refuse_closed(status: os.stat_result, path: str, ids: tuple[int, int], caller: CallerIds) -> None:
+    """Root could open it; the cell's user, a stranger with the owner's number, has to be able to as well."""
+    if not caller.privileged:
+        return
+    shift = 6 if status.st_uid == ids[0] else 3 if status.st_gid == ids[1] else 0
+    if status.st_mode >> shift & 5 == 5 or "system.posix_acl_access" in os.listxattr(path):
+        return
+    raise UsageError(
+        f"the workspace `{path}` cannot be read by the user {ids[0]} that its cell runs as",
+        hint="it needs read and search permission for its owner (`chmod u+rx`), or `--workspace :none`",
+    )
 
 
 def ids_of(status: os.stat_result, caller: CallerIds) -> tuple[int, int]:
