@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from urllib.parse import quote
 from saggar.core.decision import ALLOW, ASK, DENY, Decision
 from saggar.core.errors import ParseError
 from saggar.egress import sigv4
-from saggar.egress.headers import DROP, PASS, SECRET, classify, credential_in_query, looks_like_key
+from saggar.egress.headers import DROP, PASS, SUSPECT, classify, credential_in_query, looks_like_key
 from saggar.egress.path import Target, canonical
 from saggar.egress.remedies import remedy
 from saggar.egress.rules import NEVER, Request
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from saggar.egress.destination import Destination
     from saggar.egress.http_head import Body, RequestHead
     from saggar.egress.placeholder import Canary
+    from saggar.egress.rules import Verdict
     from saggar.egress.terms import Credential, Terms
 
 Pair = tuple[bytes, bytes]
@@ -77,7 +79,8 @@ class Refused:
 class Admitted:
     """A request that may be sent (or asked about: `decision.effect`). fields: to forward, without the credential's.
     stated_hash: the client's `x-amz-content-sha256`. issued: the placeholder
-    of a token that an endpoint issued, which stood in the slot. takes_trailers: the client said `TE: trailers`."""
+    of a token that an endpoint issued, which stood in the slot. takes_trailers: the client said `TE: trailers`. narrow: of a
+    host whose answers are searched, the bytes of the smallest part that is asked for, 0 without `Range`."""
 
     method: str
     target: Target
@@ -89,6 +92,7 @@ class Admitted:
     stated_hash: bytes | None = None
     issued: str = ""
     takes_trailers: bool = False
+    narrow: int = 0
 
 
 def refuse(
@@ -100,11 +104,13 @@ def refuse(
     alert: bool = False,
     detail: dict[str, Any] | None = None,
 ) -> Refused:
-    """public: what is wrong, without the destination; the remedy is added. detail: for the audit log alone."""
-    text = f"{destination}: {public}; {remedy(reason, destination)}"
+    """public: what is wrong, without the destination; the remedy is added. rule: the one that denies, under a reason of its
+    own, which may be called as one of ours is. detail: for the audit log alone."""
+    known = "rule_denies" if rule else reason
+    text = f"{destination}: {public}; {remedy(known, destination)}"
     facts = {"host": destination.host, "port": destination.port, "scheme": destination.scheme, **(detail or {})}
     decision = Decision(DENY, reason, layer="L2", rule=rule, public=text, detail=facts)
-    return Refused(decision, status_of(reason), alert)
+    return Refused(decision, status_of(known), alert)
 
 
 def admit(
@@ -123,67 +129,74 @@ def admit(
         target = canonical(head.target, keep_slash=terms.keep_slash)
     except ParseError as e:
         return refuse(e.reason, destination, str(e), detail={"method": head.method})
-    pairs = target.pairs if target.query else ()
-    websocket = False
-    if head.upgrade:
-        if head.upgrade != b"websocket":
-            return refuse("h2_refused", destination, "only HTTP/1.1 and WebSocket are served")
-        if not terms.websocket:
-            return refuse("upgrade_refused", destination, "WebSocket is not allowed for this host")
-        websocket = True
+    if head.upgrade and head.upgrade != b"websocket":
+        return refuse("h2_refused", destination, "only HTTP/1.1 and WebSocket are served")
+    if head.upgrade and not terms.websocket:
+        return refuse("upgrade_refused", destination, "WebSocket is not allowed for this host")
+    lower = [(n.lower(), v) for n, v in head.fields]
+    verdict = _verdict(head, target, lower, terms)
+    decision = verdict.decision
+    path = target.path[:_LOGGED].decode("ascii")
+    facts: dict[str, Any] = {"method": head.method, "path": path}
+    if decision.effect == DENY:
+        text = f"{head.method} {path}: {decision.public}"
+        return refuse(decision.reason, destination, text, rule=decision.rule, detail=facts)
+    found = _carried(target, lower, terms, canary, issued)
+    if isinstance(found, _Bad):
+        where = {"field": found.where} if found.where else {}
+        return refuse(found.reason, destination, found.public, alert=found.alert, detail={**where, **facts})
+    facts |= {"host": destination.host, "port": destination.port, "scheme": destination.scheme}
+    if found.stripped:
+        facts["stripped"] = sorted(found.stripped)
+    if terms.credential is not None:
+        facts["credential"] = terms.credential.id
+    effect = ASK if decision.effect == ASK else ALLOW
+    return Admitted(
+        head.method,
+        found.target,
+        tuple(found.fields),
+        Decision(effect, decision.reason, layer="L2", rule=decision.rule, detail=facts),
+        verdict.body_limit,
+        bool(head.upgrade),
+        tuple(found.stripped),
+        found.stated_hash,
+        found.issued,
+        (b"te", b"trailers") in lower,
+        found.narrow,
+    )
+
+
+def _verdict(head: RequestHead, target: Target, lower: Sequence[Pair], terms: Terms) -> Verdict:
     body = head.body
     size = body.length if body.kind == "length" else 0 if body.kind == "none" else None
-    path = target.path.decode("ascii")
-    lower = [(n.lower(), v) for n, v in head.fields]
-    verdict = terms.rules.decide(Request(head.method, path, pairs, lower, size))
-    facts: dict[str, Any] = {"method": head.method, "path": path[:_LOGGED]}
-    decision = verdict.decision
-    if decision.effect == DENY:
-        return refuse(
-            decision.reason,
-            destination,
-            f"{head.method} {path[:_LOGGED]}: {decision.public}",
-            rule=decision.rule,
-            detail=facts,
-        )
+    pairs = target.pairs if target.query else ()
+    return terms.rules.decide(Request(head.method, target.path.decode("ascii"), pairs, lower, size, target.whole_pairs))
+
+
+def _carried(
+    target: Target,
+    lower: list[Pair],
+    terms: Terms,
+    canary: Canary | None,
+    issued: Mapping[str, tuple[str, str]],
+) -> _Bad | _Sifted:
+    """What of an allowed request goes on, and whether the credentials that it carries are this task's and in their place."""
     credential = terms.credential
     given = _issued(lower, terms, issued)
     if given:
         lower = [(n, v) for n, v in lower if n != b"authorization"]
-    found = _sift(lower, terms, credential, canary)
+    found = _sift(target, lower, terms, canary)
     if isinstance(found, _Bad):
-        return refuse(found.reason, destination, found.public, alert=True, detail={"field": found.where, **facts})
-    fields, stripped, seen, stated = found
-    bad, target, in_query = _sift_query(target, pairs, terms, credential, stripped=stripped, canary=canary)
+        return found
+    found.issued = given
+    bad = _sift_query(found, terms, canary)
     if bad is not None:
-        return refuse(bad.reason, destination, bad.public, alert=True, detail={"field": bad.where, **facts})
-    seen = seen or in_query
-    if canary is not None and _leaks(canary, target, fields):
-        return refuse("canary", destination, "a placeholder stands where it does not belong", alert=True, detail=facts)
-    if credential is not None and credential.require and not seen:
-        return refuse(
-            "placeholder_missing", destination, "the request does not carry this task's placeholder", detail=facts
-        )
-    facts |= {"host": destination.host, "port": destination.port, "scheme": destination.scheme}
-    if stripped:
-        facts["stripped"] = sorted(stripped)
-    if credential is not None:
-        facts["credential"] = credential.id
-    final = Decision(
-        ASK if decision.effect == ASK else ALLOW, decision.reason, layer="L2", rule=decision.rule, detail=facts
-    )
-    return Admitted(
-        head.method,
-        target,
-        tuple(fields),
-        final,
-        verdict.body_limit,
-        websocket,
-        tuple(stripped),
-        stated,
-        given,
-        (b"te", b"trailers") in lower,
-    )
+        return bad
+    if canary is not None and _leaks(canary, found.target, found.fields):
+        return _Bad("canary", "", "a placeholder stands where it does not belong")
+    if credential is not None and credential.require and not found.seen:
+        return _Bad("placeholder_missing", "", "the request does not carry this task's placeholder", alert=False)
+    return found
 
 
 def _issued(lower: Sequence[Pair], terms: Terms, issued: Mapping[str, tuple[str, str]]) -> str:
@@ -203,6 +216,20 @@ class _Bad:
     reason: str
     where: str
     public: str
+    alert: bool = True
+
+
+@dataclass(slots=True)
+class _Sifted:
+    """What is sent on. seen: our placeholder stood in its slot. narrow: see `Admitted`."""
+
+    target: Target
+    fields: list[Pair]
+    stripped: list[str]
+    seen: bool = False
+    stated_hash: bytes | None = None
+    issued: str = ""
+    narrow: int = 0
 
 
 _WS_DROP = frozenset({b"sec-websocket-extensions"})
@@ -210,49 +237,63 @@ _WS_DROP = frozenset({b"sec-websocket-extensions"})
 _CODING = b"accept-encoding"
 
 
-def _sift(
-    lower: Sequence[Pair], terms: Terms, credential: Credential | None, canary: Canary | None
-) -> _Bad | tuple[list[Pair], list[str], bool, bytes | None]:
-    """The fields to forward, the names stripped, whether our placeholder stood in its slot, the stated payload hash."""
-    fields: list[Pair] = []
-    stripped: list[str] = []
-    seen = False
-    stated = None
+#: parts of something that is there; Azure's has a name of its own
+RANGES = frozenset({b"range", b"x-ms-range"})
+_WINDOW = re.compile(rb"bytes=(?:([0-9]{1,18})-([0-9]{0,18})|-([0-9]{1,18}))")
+
+
+def narrowest(value: bytes) -> int:
+    """Bytes that a `Range` asks for, at least: 1 where it asks for several parts, or in a form that is not known."""
+    match = _WINDOW.fullmatch(value.replace(b" ", b"").lower())
+    if match is None:
+        return 1
+    first, last, suffix = match.groups()
+    if suffix is not None:
+        return max(1, int(suffix))
+    return max(1, int(last) - int(first) + 1) if last else 1 << 62
+
+
+def _sift(target: Target, lower: Sequence[Pair], terms: Terms, canary: Canary | None) -> _Bad | _Sifted:
+    """The fields to forward: those of the hop, foreign credentials and our own slot taken out."""
+    credential = terms.credential
+    found = _Sifted(target, [], [])
     slot = credential.slot.name.encode() if credential is not None and credential.slot.kind != "query" else b""
     ours = {n for n, _ in terms.set_headers}
+    unencoded = credential is not None or terms.token_endpoint
     for name, value in lower:
         if credential is not None and name == slot:
             bad = _judge_slot(credential, value, canary)
             if bad is None:
-                seen = True
+                found.seen = True
             elif terms.foreign == "strip" and bad.reason == "foreign_credential":
-                stripped.append(name.decode())
+                found.stripped.append(name.decode())
             else:
                 return bad
             continue
         kind = classify(name)
         if kind == DROP or name in _WS_DROP or name in ours:
             continue
-        if kind == PASS:
-            if not looks_like_key(value.decode("latin-1")):
-                if name == _CODING and (credential is not None or terms.token_endpoint):
-                    continue
-                if name == b"x-amz-content-sha256":
-                    stated = value
-                fields.append((name, value))
+        if kind == PASS and not looks_like_key(value.decode("latin-1")):
+            if name == _CODING and unencoded:
                 continue
-            kind = SECRET
+            if name == b"x-amz-content-sha256":
+                found.stated_hash = value
+            elif name in RANGES and unencoded:
+                found.narrow = min(found.narrow or 1 << 62, narrowest(value))
+            found.fields.append((name, value))
+            continue
         if canary is not None and canary.seen(value):
             return _Bad("canary", name.decode(), "a placeholder stands where it does not belong")
-        if credential is not None and terms.foreign == "refuse" and kind == SECRET:
-            return _Bad(
-                "foreign_credential", name.decode(), f"a credential that is not this task's stands in `{name.decode()}`"
-            )
-        stripped.append(name.decode())
-    if credential is not None or terms.token_endpoint:
-        fields.append((_CODING, b"identity"))
-    fields.extend(terms.set_headers)
-    return fields, stripped, seen, stated
+        # what only sounds like a credential is taken off, and no more
+        certain = kind != SUSPECT or looks_like_key(value.decode("latin-1"))
+        if credential is not None and terms.foreign == "refuse" and certain:
+            public = f"a credential that is not this task's stands in `{name.decode()}`"
+            return _Bad("foreign_credential", name.decode(), public)
+        found.stripped.append(name.decode())
+    if unencoded:
+        found.fields.append((_CODING, b"identity"))
+    found.fields.extend(terms.set_headers)
+    return found
 
 
 def _is_placeholder(credential: Credential, value: bytes) -> bool:
@@ -300,45 +341,32 @@ def check_scope(credential: Credential, value: bytes) -> str:
     return "" if (claim.region, claim.service) == (credential.region, credential.service) else "sigv4_scope"
 
 
-def _sift_query(
-    target: Target,
-    pairs: Sequence[tuple[str, str]],
-    terms: Terms,
-    credential: Credential | None,
-    *,
-    stripped: list[str],
-    canary: Canary | None,
-) -> tuple[_Bad | None, Target, bool]:
-    """Refuse or strip credentials in the query; take our own placeholder out. (bad, target to send, placeholder seen)"""
+def _sift_query(found: _Sifted, terms: Terms, canary: Canary | None) -> _Bad | None:
+    """Refuse or strip credentials in the query; take our own placeholder out."""
+    target, credential = found.target, terms.credential
+    pairs = target.pairs if target.query else ()
     if not pairs:
-        return None, target, False
+        return None
     slot = credential.slot.name if credential is not None and credential.slot.kind == "query" else ""
     own = credential.placeholder if credential is not None else ""
     others = [f"{n}={v}" for n, v in pairs if not (slot and n == slot and v == own)]
     if canary is not None and canary.seen("&".join(others).encode("utf-8", "surrogateescape")):
-        return _Bad("canary", "query", "a placeholder stands where it does not belong"), target, False
+        return _Bad("canary", "query", "a placeholder stands where it does not belong")
     seen = False
     if slot and credential is not None:
         values = [v for n, v in pairs if n == slot]
         seen = values == [credential.placeholder]
         if values and not seen:
-            return (
-                _Bad("foreign_credential", slot, f"a credential that is not this task's stands in `{slot}`"),
-                target,
-                False,
-            )
+            return _Bad("foreign_credential", slot, f"a credential that is not this task's stands in `{slot}`")
     foreign = credential_in_query(pairs, ours=slot)
     if foreign and credential is not None and terms.foreign == "refuse":
-        return (
-            _Bad("foreign_credential", "query", "a credential that is not this task's stands in the query"),
-            target,
-            False,
-        )
+        return _Bad("foreign_credential", "query", "a credential that is not this task's stands in the query")
     if foreign or seen:
         kept = [(n, v) for n, v in pairs if n != slot and not credential_in_query([(n, v)])]
-        stripped.extend(n for n, v in pairs if n != slot and credential_in_query([(n, v)]))
-        target = with_query(target, kept)
-    return None, target, seen
+        found.stripped.extend(n for n, v in pairs if n != slot and credential_in_query([(n, v)]))
+        found.target = with_query(target, kept)
+    found.seen = found.seen or seen
+    return None
 
 
 def with_query(target: Target, pairs: Sequence[tuple[str, str]]) -> Target:

@@ -91,7 +91,7 @@ class Client(Requests):
         self.deadline = self.loop.time() + ANSWER_S
         if secrets is not None:
             clean = secrets.clean(out)
-            self._redactor = Redactor(secrets)
+            self._redactor = Redactor(secrets, partial=head.status == 206)
             self._redactor.hits += clean is not out
             out = clean
         self._down([out], pieces, done=done)

@@ -73,8 +73,13 @@ class PathPattern:
             raise ParseError(f"path pattern `{text[:40]}` must begin with `/`", reason="bad_pattern")
         if len(text) > LIMIT_CHARS or text.count("*") > LIMIT_STARS or text.count("/") > LIMIT_SEGMENTS:
             raise ParseError(f"path pattern `{text[:40]}` is too large", reason="bad_pattern")
+        _check(text, text[1:].split("/"))
+        return cls.loose(text)
+
+    @classmethod
+    def loose(cls, text: str) -> PathPattern:
+        """The same of a text that is not looked at: for a wider pattern than a policy's own."""
         segments = text[1:].split("/")
-        _check(text, segments)
         if "*" not in text:
             return cls(text, text, ())
         runs: list[tuple[tuple[str, ...], ...]] = []

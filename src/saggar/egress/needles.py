@@ -38,27 +38,81 @@ def base64_cores(raw: bytes) -> list[bytes]:
     return cores
 
 
+def _json(text: str) -> str:
+    return json.dumps(text)[1:-1]
+
+
+def _named(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _with(text: str, signs: str, form: str) -> str:
+    """`text` with each of `signs` written as `form` of its code."""
+    return "".join(form % ord(c) if c in signs else c for c in text)
+
+
+#: what JSON encoders write as `\\u00xx` beyond the standard's own: .NET's, Gson's, template engines', Go's, and everything
+_JSON_SIGNS = (
+    "&'+<>`",
+    "<>&='",
+    "<>&'",
+    "<>&",
+    "".join(chr(c) for c in range(0x20, 0x7F) if not chr(c).isalnum() and chr(c) not in "-_.~"),
+)
+#: what HTML encoders write as numbers beside `&amp;`, `&lt;` and `&gt;`: decimal, then hexadecimal
+_HTML_SIGNS = (("", ""), ("", "'"), ("'", ""), ("'+", ""), ("", "'`="), ("'", "/`="), ("", "'/"))
+#: what percent-encoders leave as it is: all, paths, JavaScript's two, forms
+_SAFE = ("", "/", "!'()*~", ";,/?:@&=+$-_.!~*'()#", "*")
+
+
+def _percent(raw: bytes) -> Iterator[str]:
+    for safe in _SAFE:
+        once = quote(raw, safe=safe)
+        yield from (once, once.replace("%20", "+"))
+    yield quote(quote(raw, safe=""), safe="")
+
+
+def _in_json(text: str) -> Iterator[str]:
+    plain = _json(text)
+    for form in (plain, _json(plain)):
+        yield from (form, form.replace("/", "\\/"))
+    yield _json(plain.replace("/", "\\/"))
+    for signs in _JSON_SIGNS:
+        # the quote and the backslash that the standard escapes may be numbers as well
+        for form in (plain, text):
+            for number in ("\\u%04x", "\\u%04X"):
+                told = _with(form, signs if form is plain else signs + '"\\', number)
+                yield from (told, told.replace("/", "\\/"))
+
+
+def _in_html(text: str) -> Iterator[str]:
+    for decimal, hexadecimal in _HTML_SIGNS:
+        form = _named(text)
+        for sign in decimal:
+            form = form.replace(sign, f"&#{ord(sign)};")
+        for sign in hexadecimal:
+            form = form.replace(sign, f"&#x{ord(sign):X};")
+        yield from (form.replace('"', "&quot;"), form.replace('"', "&#34;"))
+
+
 def renderings(raw: bytes, *, basic_user: bytes = b"") -> list[bytes]:
-    """All fixed renderings of `raw`, longest first, none twice: as it is, percent-encoded (both hex cases, only what must
-    be and every byte), base64 and base64url at three alignments, JSON- and `\\u`-escaped, hex, and as Basic."""
+    """All fixed renderings of `raw`, longest first, none twice: as it is, percent-encoded (both hex cases, what each kind of
+    encoder must and every byte, twice), base64 and base64url at three alignments, escaped for JSON and HTML as the usual
+    encoders do it, hex, and as Basic. Of a secret of letters, digits, `-` and `_` there are eleven."""
     text = raw.decode("latin-1")
     found = {raw, raw.hex().encode(), raw.hex().upper().encode()}
-    encoded = quote(raw, safe="").encode()
-    found.update((encoded, _lower_hex(encoded), quote(raw, safe="/").encode(), encoded.replace(b"%20", b"+")))
+    for form in _percent(raw):
+        found.update((form.encode(), _lower_hex(form.encode())))
     found.add(b"".join(b"%%%02X" % b for b in raw))
     found.add(b"".join(b"%%%02x" % b for b in raw))
     found.add(b"".join(b"\\u%04x" % b for b in raw))
     found.add(b"".join(b"\\u%04X" % b for b in raw))
     found.add(b"".join(b"\\x%02x" % b for b in raw))
-    found.add(json.dumps(text)[1:-1].encode())
-    found.add(json.dumps(text)[1:-1].replace("/", "\\/").encode())
-    found.add(
-        text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;").encode("latin-1")
-    )
+    found.update(form.encode("latin-1") for form in (*_in_json(text), *_in_html(text)))
     for core in base64_cores(raw):
         found.update((core, core.translate(_URLSAFE)))
         if b"+" in core or b"/" in core:
-            found.add(quote(core, safe="").encode())
+            found.update((quote(core, safe="").encode(), core.replace(b"/", b"\\/"), core.replace(b"+", b"\\u002B")))
     if basic_user:
         for core in base64_cores(basic_user + b":" + raw):
             found.update((core, core.translate(_URLSAFE)))
@@ -73,6 +127,21 @@ def _lower_hex(encoded: bytes) -> bytes:
     return b"%".join([pieces[0], *(p[:2].lower() + p[2:] for p in pieces[1:])])
 
 
+def _shared(group: list[bytes]) -> bytes:
+    """What all of them begin with: what the least and the greatest do."""
+    low, high = min(group), max(group)
+    return low[: next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))]
+
+
+def _most(needle: bytes, data: bytes, *, first: bool) -> int:
+    """The longest part of `needle`, more than half of it and not all, that `data` ends with (`first`: the needle's beginning),
+    or begins with (its end)."""
+    for size in range(len(needle) - 1, len(needle) // 2, -1):
+        if data.endswith(needle[:size]) if first else data.startswith(needle[-size:]):
+            return size
+    return 0
+
+
 class Needles:
     """A set of needles. hold: the longest one's length less one: no more bytes than that are ever held back."""
 
@@ -83,6 +152,13 @@ class Needles:
         self.hold = max((len(n) for n in self.needles), default=1) - 1
         self._firsts = bytes(sorted({n[0] for n in self.needles}))
         self._heads = {f: tuple(n for n in self.needles if n[0] == f) for f in self._firsts}
+
+    def alike(self) -> list[tuple[bytes, tuple[bytes, ...]]]:
+        """(what they all begin with, needles): each needle once, the longest of a group first."""
+        groups: dict[bytes, list[bytes]] = {}
+        for needle in self.needles:
+            groups.setdefault(needle[:MIN_BYTES], []).append(needle)
+        return [(_shared(group), tuple(group)) for group in groups.values()]
 
     def found(self, data: bytes) -> bool:
         """Whether any needle lies wholly in `data`."""
@@ -102,6 +178,15 @@ class Needles:
                     break
                 at = tail.find(first, at + 1)
         return best
+
+    def begun(self, data: bytes) -> int:
+        """How many bytes at the end of `data` are more than half of a needle's beginning, 0 where none are: so much of a
+        secret lets the rest be guessed."""
+        return max((_most(n, data, first=True) for n in self.needles), default=0)
+
+    def ended(self, data: bytes) -> int:
+        """How many bytes at the start of `data` are more than half of a needle, its end."""
+        return max((_most(n, data, first=False) for n in self.needles), default=0)
 
 
 def _digits() -> Iterator[bytes]:

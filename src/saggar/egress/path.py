@@ -63,6 +63,11 @@ class Target:
         a `;` is seen as well."""
         return query_pairs(self.query) if self.query else ()
 
+    @property
+    def whole_pairs(self) -> tuple[tuple[str, str], ...]:
+        """The pairs as a server reads them that splits at `&` alone, where that makes a difference."""
+        return query_pairs(self.query, split=b"&") if self.query and b";" in self.query else ()
+
 
 def _refuse(message: str, reason: str) -> ParseError:
     return ParseError(message, reason=reason)
@@ -196,10 +201,12 @@ def _decode(part: bytes) -> str:
 
 
 @lru_cache(maxsize=1024)
-def query_pairs(query: bytes) -> tuple[tuple[str, str], ...]:
-    """Decoded `(name, value)` pairs of a canonical query."""
+def query_pairs(query: bytes, *, split: bytes = b"&;") -> tuple[tuple[str, str], ...]:
+    """Decoded `(name, value)` pairs of a canonical query. split: the signs that stand between pairs, `&` first."""
     pairs = []
-    for piece in query.replace(b";", b"&").split(b"&"):
+    for sign in split[1:]:
+        query = query.replace(bytes((sign,)), b"&")
+    for piece in query.split(b"&"):
         if piece:
             name, _, value = piece.partition(b"=")
             pairs.append((_decode(name), _decode(value)))

@@ -3,7 +3,8 @@
 I1  No rendering of a secret (`needles.renderings`) leaves the redactor, whatever the cuts between pieces.
 I2  Lengths never change, so `Content-Length`, ranges and frame sizes stay true: a secret in its own form becomes the
     placeholder (cut or filled with `*`), any other rendering becomes `*`.
-I3  Bytes that cannot be the beginning of a rendering pass at once: an event stream is not delayed.
+I3  More than half of a rendering does not leave either: what an answer ends with, and what a part of one begins with.
+I4  Bytes that cannot be the beginning of a rendering pass at once: an event stream is not delayed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class Secrets:
     """Compiled once per secret version; shared by all streams of one host."""
 
-    __slots__ = ("count", "needles", "pairs")
+    __slots__ = ("alike", "count", "needles")
 
     def __init__(self, secrets: Iterable[tuple[bytes, str]], *, basic_user: bytes = b"") -> None:
         """secrets: `(secret, placeholder or "")`. Raises ParseError for a secret too short to be told from chance."""
@@ -35,29 +36,39 @@ class Secrets:
                 shown = placeholder.encode()[: len(form)] if form == secret else b""
                 pairs[form] = shown + b"*" * (len(form) - len(shown))
         self.needles = Needles(pairs)
-        self.pairs = tuple((n, pairs[n]) for n in self.needles.needles)
+        #: escapers leave a secret's first letters alone: what begins alike is looked for once
+        self.alike = tuple((start, tuple((n, pairs[n]) for n in group)) for start, group in self.needles.alike())
 
     def clean(self, data: bytes) -> bytes:
         """`data` as a whole, redacted; the same object where there was nothing."""
-        for needle, shown in self.pairs:
-            if needle in data:
-                data = data.replace(needle, shown)
+        for start, pairs in self.alike:
+            if start in data:
+                for needle, shown in pairs:
+                    if needle in data:
+                        data = data.replace(needle, shown)
         return data
 
 
 class Redactor:
-    """One response body. `feed` gives what may pass now; `end` the rest."""
+    """One response body. `feed` gives what may pass now; `end` the rest. partial: it is a part of something (206), whose
+    beginning may be the end of a secret."""
 
-    __slots__ = ("_held", "_secrets", "hits")
+    __slots__ = ("_held", "_opening", "_secrets", "hits")
 
-    def __init__(self, secrets: Secrets) -> None:
+    def __init__(self, secrets: Secrets, *, partial: bool = False) -> None:
         self._secrets = secrets
         self._held = b""
+        self._opening = partial
         self.hits = 0
 
     def feed(self, piece: bytes) -> bytes:
         secrets = self._secrets
         data = self._held + piece if self._held else piece
+        if self._opening:
+            if len(data) < secrets.needles.hold:
+                self._held = data
+                return b""
+            data = self._open(data)
         clean = secrets.clean(data)
         if clean is not data:
             self.hits += 1
@@ -72,10 +83,25 @@ class Redactor:
         """`feed` and `end` in one: nothing follows, so nothing need be held."""
         data = self._held + piece if self._held else piece
         self._held = b""
+        if self._opening:
+            data = self._open(data)
         clean = self._secrets.clean(data)
         if clean is not data:
             self.hits += 1
+        needles = self._secrets.needles
+        if needles.held(clean) and (begun := needles.begun(clean)):
+            self.hits += 1
+            clean = clean[:-begun] + b"*" * begun
         return clean
+
+    def _open(self, data: bytes) -> bytes:
+        """The first bytes of a part."""
+        self._opening = False
+        ended = self._secrets.needles.ended(data)
+        if not ended:
+            return data
+        self.hits += 1
+        return b"*" * ended + data[ended:]
 
     def clean(self, whole: bytes) -> bytes:
         """What stands beside the body (its trailers), redacted; nothing is held."""

@@ -1,7 +1,8 @@
 """A WebSocket through a terminated host: frames are read, counted, searched and passed on.
 
 I1  Only well-formed frames pass; both directions count in the budgets.
-I2  A placeholder from the client, or our secret from the upstream, ends the socket before that piece is passed on.
+I2  A placeholder from the client, or our secret from the upstream, ends the socket before that piece is passed on; and of a
+    secret in pieces, over frames and messages, no more than half is passed on before it is known for one (`FrameSieve`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from saggar.core.errors import ParseError
 from saggar.egress.admit import refuse
 from saggar.egress.body_keys import KeyStream
 from saggar.egress.placeholder import CanaryStream
-from saggar.egress.websocket import FrameReader, accept_value, valid_key
+from saggar.egress.websocket import FrameReader, FrameSieve, accept_value, valid_key
 
 if TYPE_CHECKING:
     from saggar.egress.budget import Refusal
@@ -37,6 +38,12 @@ def agreed_head(request: RequestHead, head: ResponseHead) -> bytes | None:
     lines = [b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"]
     lines.append(b"Sec-WebSocket-Accept: %s\r\n" % accept)
     if b"sec-websocket-protocol" in answer:
+        # one of those that the client asked for: so nothing of the upstream's own stands there
+        offered = [
+            p.strip(b" \t") for n, v in request.fields if n.lower() == b"sec-websocket-protocol" for p in v.split(b",")
+        ]
+        if answer[b"sec-websocket-protocol"] not in offered:
+            return None
         lines.append(b"Sec-WebSocket-Protocol: %s\r\n" % answer[b"sec-websocket-protocol"])
     lines.append(b"\r\n")
     return b"".join(lines)
@@ -45,7 +52,7 @@ def agreed_head(request: RequestHead, head: ResponseHead) -> bytes | None:
 class Relay:
     """One WebSocket; the exchange of its upstream connection."""
 
-    __slots__ = ("_canary", "_client", "_down", "_keys", "_scanner", "_tail", "_up", "_upstream")
+    __slots__ = ("_canary", "_client", "_down", "_keys", "_sieve", "_up", "_upstream")
 
     def __init__(self, client: ClientEnd, upstream: Upstream, scanner: Secrets | None) -> None:
         self._client = client
@@ -55,8 +62,7 @@ class Relay:
         canary = client.owner.canary
         self._canary = CanaryStream(canary) if canary is not None else None
         self._keys = KeyStream() if client.terms.foreign_keys else None
-        self._scanner = scanner
-        self._tail = b""
+        self._sieve = FrameSieve(scanner.needles) if scanner is not None else None
         upstream.exchange = self
 
     def from_client(self, data: bytes) -> None:
@@ -98,6 +104,7 @@ class Relay:
         client = self._client
         try:
             parts, forward = self._down.feed(data)
+            passing = self._sieve.feed(parts, self._down) if self._sieve is not None else forward
         except ParseError as e:
             self._stop(e.reason, str(e))
             return
@@ -105,14 +112,11 @@ class Relay:
         if refusal is not None:
             self._stop(refusal.reason, refusal.public)
             return
-        if self._scanner is not None:
-            window = self._tail + b"".join([p for _, p in parts])
-            if self._scanner.needles.found(window):
-                self._stop("secret_in_answer", "the upstream sent the credential back")
-                return
-            self._tail = window[-self._scanner.needles.hold :]
-        if forward:
-            client.write(forward)
+        if passing is None:
+            self._stop("secret_in_answer", "the upstream sent the credential back")
+            return
+        if passing:
+            client.write(passing)
         if client.pending:
             self._upstream.pause()
 

@@ -2,8 +2,9 @@
 
 I1  No rule is a deny; deny beats approve beats ask beats allow, in whatever order the file has them. `approve` is an allow
     that answers an ask as well.
-I2  A deny rule matches at least what an allow rule with the same conditions matches: paths also without regard to case
-    and to a last `/`, query and headers at any occurrence. An allow rule needs every occurrence to match.
+I2  A deny rule matches at least what an allow rule with the same conditions matches, and whatever some server may take for
+    the same: paths without regard to case, to a last `/` and to how a character is escaped, query and headers at any
+    occurrence and under any spelling of the name. An allow rule needs every occurrence to match, exactly.
 I3  A verdict names the rule that decided it; the same request gets the same verdict.
 I4  Deciding needs the head alone. What the head cannot say (a chunked body's size) comes back as a limit to enforce.
 """
@@ -36,19 +37,22 @@ _REASONS = {ALLOW: "rule_allows", APPROVE: "rule_approves", ASK: "rule_asks", DE
 _REMEMBERED = 1024
 _METHOD = re.compile(r"[A-Z][A-Z0-9\-]{0,31}")
 _NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~\-]{1,128}")
+_REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _TYPE = re.compile(r"[a-z0-9!#$&^_.+\-]+/(?:[a-z0-9!#$&^_.+\-]+|\*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """The head of a request in canonical form. path: text of `Target.path`; headers: lower-case names, in order.
-    body_bytes: 0 where there is none, None where only the end will tell (chunked)."""
+    body_bytes: 0 where there is none, None where only the end will tell (chunked). whole_query: the pairs of a server that
+    splits at `&` alone, where they differ (`query` is split at `;` too)."""
 
     method: str
     path: str
     query: Sequence[tuple[str, str]] = ()
     headers: Sequence[tuple[bytes, bytes]] = ()
     body_bytes: int | None = 0
+    whole_query: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +117,13 @@ class Rule:
 
     def _fits_any(self, request: Request) -> bool:
         for name, glob in self.query:
-            if not any(glob.matches(v) for n, v in request.query if n.casefold() == name.casefold()):
+            wanted = _query_name(name)
+            pairs = (*request.query, *request.whole_query)
+            if not any(glob.matches(v) for n, v in pairs if _query_name(n) == wanted):
                 return False
         for header, glob in self.headers:
-            if not any(glob.matches(v.decode("latin-1")) for n, v in request.headers if n == header):
+            wide = header.replace(b"_", b"-")
+            if not any(glob.matches(v.decode("latin-1")) for n, v in request.headers if n.replace(b"_", b"-") == wide):
                 return False
         if self.content_types and not _any_type(request.headers, self.content_types):
             return False
@@ -124,28 +131,38 @@ class Rule:
         return self.max_body_bytes is None or request.body_bytes is None or request.body_bytes > self.max_body_bytes
 
 
+def _query_name(name: str) -> str:
+    """A parameter's name as servers that forgive read it: without case, blanks before it, and what makes it a list or a table."""
+    return name.lstrip(" ").partition("[")[0].casefold()
+
+
 def _wide(pattern: PathPattern, path: str) -> bool:
-    """A deny must also catch what a server without regard to case or to a last slash would treat as the same."""
+    """A deny must also catch what a server without regard to case, to escapes or to a last slash would treat as the same."""
     if pattern.matches(path):
         return True
     folded = _folded(pattern)
-    lower = path.lower()
-    other = lower[:-1] if lower.endswith("/") and len(lower) > 1 else lower + "/"
-    return folded.matches(lower) or folded.matches(other)
+    loose = _loose(path).replace("*", _STAR)
+    other = loose[:-1] if loose.endswith("/") and len(loose) > 1 else loose + "/"
+    return folded.matches(loose) or folded.matches(other)
 
 
+def _loose(text: str) -> str:
+    """In lower case, with escapes of visible ASCII undone (`%2F` is a separator to many): not canonical, only to compare with."""
+    return _PRINTED.sub(lambda m: chr(int(m[1], 16)), text).lower()
+
+
+_PRINTED = re.compile("%((?:2[1-9A-Fa-f]|[3-6][0-9A-Fa-f]|7[0-9A-Ea-e]))")
+#: a star that is one, and no pattern's: no path holds a NUL
+_STAR = "\0"
 _FOLDED: dict[str, PathPattern] = {}
 
 
 def _folded(pattern: PathPattern) -> PathPattern:
-    """`pattern` in lower case; escapes are folded on both sides alike."""
+    """`pattern`, loosened as paths are."""
     found = _FOLDED.get(pattern.text)
     if found is None:
-        found = PathPattern(
-            pattern.text.lower(),
-            pattern.literal.lower() if pattern.literal is not None else None,
-            tuple(tuple(tuple(part.lower() for part in parts) for parts in run) for run in pattern.runs),
-        )
+        # an escaped separator splits a segment of the pattern too
+        found = PathPattern.loose(_loose(pattern.text.replace("%2A", _STAR)))
         if len(_FOLDED) < 4096:
             _FOLDED[pattern.text] = found
     return found
@@ -166,8 +183,8 @@ def _all_types(headers: Sequence[tuple[bytes, bytes]], wanted: tuple[str, ...]) 
 
 def _any_type(headers: Sequence[tuple[bytes, bytes]], wanted: tuple[str, ...]) -> bool:
     kinds = [_media_type(v) for n, v in headers if n == b"content-type"]
-    # a server may guess where nothing, or more than one thing, is said
-    return len(kinds) != 1 or _type_in(kinds[0], wanted)
+    # a server may guess where nothing, more than one thing, or nothing well-formed is said
+    return len(kinds) != 1 or not _TYPE.fullmatch(kinds[0]) or _type_in(kinds[0], wanted)
 
 
 def _none(reason: str, public: str) -> Verdict:
@@ -243,8 +260,14 @@ def parse_rule(data: dict[str, Any], default_id: str) -> Rule:
     size = data.get("max_body")
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
         raise ParseError("`max_body` is not a number of bytes", reason="bad_rule")
+    name, reason = str(data.get("id") or default_id), str(data.get("reason", ""))
+    if not name.isprintable() or len(name) > 128:
+        raise ParseError(f"id `{name[:40]!r}` is not one line of at most 128 characters", reason="bad_rule")
+    # it is told in a header field
+    if reason and not _REASON.fullmatch(reason):
+        raise ParseError(f"reason `{reason[:40]!r}` is not of lower-case letters, digits and `_`", reason="bad_rule")
     return Rule(
-        id=str(data.get("id") or default_id),
+        id=name,
         effect=effect,
         methods=methods,
         paths=tuple(PathPattern.parse(p) for p in _texts(data, "paths")),
@@ -252,7 +275,7 @@ def parse_rule(data: dict[str, Any], default_id: str) -> Rule:
         headers=tuple((n.encode(), Glob.parse(v)) for n, v in _pairs(data, "headers") if _header_name(n)),
         content_types=kinds,
         max_body_bytes=size,
-        reason=str(data.get("reason", "")),
+        reason=reason,
     )
 
 

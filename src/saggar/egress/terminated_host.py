@@ -15,10 +15,11 @@ from urllib.parse import quote
 from saggar.egress.admit import refuse
 from saggar.egress.budget import Budget, Limits
 from saggar.egress.client_host import Client
+from saggar.egress.needles import MIN_BYTES
 from saggar.egress.placeholder import Canary
 from saggar.egress.redact import Secrets
 from saggar.egress.shares_host import LEAF_NS
-from saggar.egress.terms import Terms
+from saggar.egress.terms import ISSUED, Terms
 from saggar.egress.turn_host import Turn
 from saggar.egress.upstream_host import Pool, client_context
 
@@ -72,6 +73,9 @@ MAX_ISSUED = 256
 #: whose admitted heads are remembered
 _HEAD_HOSTS = 64
 MAX_LEAVES = 256
+_REDACTIONS = 64
+#: earlier secrets of a credential that are still looked for
+_FORMER = 3
 
 
 class Termination:
@@ -105,6 +109,8 @@ class Termination:
         self.approved: tuple[Approval, ...] = ()
         self._servers: dict[str, ssl.SSLContext] = {}
         self._redactions: dict[tuple[str, int], Secrets] = {}
+        #: by credential, the secrets that were used, the latest first
+        self._given: dict[str, list[str]] = {}
         self._heads: dict[Destination, tuple[Terms, dict[bytes, tuple[RequestHead, Admitted]]]] = {}
         self._timer = loop.call_later(_SWEEP_S, self._sweep)
 
@@ -233,15 +239,26 @@ class Termination:
         return client_context(ca_pem)
 
     def redaction(self, terms: Terms, lease: Lease) -> Secrets:
-        """The compiled scanner for what this lease must not let back in."""
+        """The compiled scanner for what this lease must not let back in, nor those before it: a rotated key or a token that
+        was renewed works on for a while, and an upstream may have kept it."""
         key = (lease.credential, lease.version)
         found = self._redactions.get(key)
         if found is None:
             credential = terms.credential
             secret = lease.values.get("value") or lease.values.get("session_token", "")
-            pairs = [(secret.encode(), credential.placeholder if credential else "")] if secret else []
-            found = Secrets(pairs, basic_user=credential.user.encode() if credential else b"")
-            if len(self._redactions) > 64:
+            issued = credential is not None and credential.kind == ISSUED
+            given = [] if issued else self._given.setdefault(lease.credential, [])
+            if secret and secret not in given:
+                given.insert(0, secret)
+                del given[_FORMER + 1 :]
+            pairs = [(text.encode(), credential.placeholder if credential else "") for text in given]
+            user = credential.user if credential else ""
+            if credential is not None and credential.kind == "basic" and not user:
+                # the secret is `user:password`: the password alone is one as well
+                parts = [text.partition(":")[2] for text in given]
+                pairs += [(part.encode(), "") for part in parts if len(part) >= MIN_BYTES]
+            found = Secrets(pairs, basic_user=user.encode())
+            if len(self._redactions) > _REDACTIONS:
                 self._redactions.clear()
             self._redactions[key] = found
         return found

@@ -118,6 +118,9 @@ def test_deny_by_size_takes_unknown_as_larger():
     ("data", "reason"),
     [
         ({"effect": "maybe"}, "bad_rule"),
+        ({"effect": "deny", "reason": "no\r\nX-Injected: 1"}, "bad_rule"),
+        ({"effect": "deny", "reason": "Not Like This"}, "bad_rule"),
+        ({"id": "a\nb"}, "bad_rule"),
         ({"methods": []}, "bad_rule"),
         ({"methods": "GET"}, "bad_rule"),
         ({"methods": ["get"]}, "bad_rule"),
