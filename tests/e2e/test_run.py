@@ -316,11 +316,11 @@ def test_a_registry_is_asked_for_with_the_workspace_of_the_policy(saggar, tmp_pa
 def test_a_result_for_a_device(saggar):
     """A device can be seekable, and nothing there can be cut."""
     done = saggar("run", "--json", "/dev/null", "--", "sh", "-c", "exit 3")
-    assert (done.returncode, done.stderr) == (3, "")
+    assert (done.returncode, done.stderr) == (3, b"")
     done = saggar("run", "--json", "/dev/full", "--", "sh", "-c", "exit 3")
     assert (done.returncode, done.stderr) == (
         3,
-        "saggar: the result could not be written to `/dev/full`: No space left on device\n",
+        b"saggar: the result could not be written to `/dev/full`: No space left on device\n",
     )
 
 
@@ -334,5 +334,5 @@ def test_a_workspace_that_its_user_cannot_enter(saggar):
     finally:
         closed.chmod(0o700)
     assert done.returncode == 2
-    assert f"the workspace `{closed}` cannot be read by" in done.stderr
+    assert f"the workspace `{closed}` cannot be read by".encode() in done.stderr
     assert saggar("run", "--workspace", str(closed), "--", "true").returncode == 0
