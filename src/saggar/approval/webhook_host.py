@@ -14,19 +14,32 @@ from saggar.core.errors import ParseError, UsageError
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
+def _is_plain(url: str) -> bool:
+    return url.isascii() and url.isprintable() and " " not in url
+
+
 class Webhook:
     """Asks `url` (https, or http on loopback). secret: at least 16 bytes, shared with the other side."""
 
     def __init__(self, url: str, secret: bytes) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("https", "http") or not parts.hostname or parts.username:
-            raise UsageError(f"`{url}` is not a webhook's address")
+        try:
+            parts = urlsplit(url)
+            self._port = parts.port
+            sound = parts.scheme in ("https", "http") and parts.hostname and "@" not in parts.netloc and _is_plain(url)
+        except ValueError:
+            sound = False
+        if not sound:
+            # not shown: such an address may hold a password, and a path that is one
+            raise UsageError(
+                "the webhook's address is no URL that can be asked", hint="`https://HOST/PATH`, without a user in it"
+            )
         if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
             raise UsageError("a webhook is https", hint="http is for loopback only")
         if len(secret) < 16:
             raise UsageError("a webhook's secret has at least 16 bytes")
         self._parts = parts
-        self._host = parts.hostname
+        self._host = parts.hostname or ""
+        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._secret = secret
         self.last_reason = ""
 
@@ -37,7 +50,8 @@ class Webhook:
             return parse_reply(self._secret, header, body, question, time())
         except ParseError as e:
             self.last_reason = e.reason
-        except (OSError, http.client.HTTPException):
+        except (OSError, http.client.HTTPException, ValueError):
+            # `ValueError`: a host name or a header that cannot be sent, and its text would show it
             self.last_reason = "unreachable"
         return None
 
@@ -48,7 +62,7 @@ class Webhook:
                 "Content-Type": "application/json",
                 HEADER: signature(self._secret, ASK_DOMAIN, int(time()), body),
             }
-            connection.request("POST", self._parts.path or "/", body, headers)
+            connection.request("POST", self._target, body, headers)
             response = connection.getresponse()
             if response.status != 200:
                 raise ParseError(f"status {response.status}", reason="reply_status")
@@ -59,5 +73,5 @@ class Webhook:
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         if self._parts.scheme == "https":
             context = ssl.create_default_context()
-            return http.client.HTTPSConnection(self._host, self._parts.port, timeout=timeout_s, context=context)
-        return http.client.HTTPConnection(self._host, self._parts.port, timeout=timeout_s)
+            return http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=context)
+        return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)

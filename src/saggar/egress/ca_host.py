@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-#: clocks of guests and hosts differ
-_SKEW = dt.timedelta(hours=1)
-LIFE = dt.timedelta(days=8)
+#: for how far a clock is set back or forward while the task runs: what ends a task's certificates is the end of its key
+_SKEW = dt.timedelta(days=30)
+LIFE = dt.timedelta(days=300)
 
 
 def common_name(task: str) -> str:

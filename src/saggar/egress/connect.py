@@ -65,11 +65,6 @@ def _check_field(line: bytes, host: str, port: int) -> None:
             raise ParseError("Host and the CONNECT target differ", reason="name_mismatch")
 
 
-def is_greeting(data: bytes) -> bool:
-    """Whether the first byte is SOCKS5's."""
-    return data[:1] == b"\x05"
-
-
 SOCKS_NO_AUTH = b"\x05\x00"
 SOCKS_NO_METHOD = b"\x05\xff"
 

@@ -30,6 +30,14 @@ LIMIT_BYTES = 64 * 1024
 TOKEN_FIELDS = ("access_token", "refresh_token", "id_token", "token", "device_code")
 
 
+class TokenRefused(PeerError):
+    """The token endpoint said no. code: its error code (RFC 6749 section 5.2), `unknown` where it gave none."""
+
+    def __init__(self, status: int, code: str) -> None:
+        super().__init__(f"the token endpoint refused: {status} `{code}`")
+        self.code = code
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """value: secret. ends: monotonic seconds. refresh: the next refresh token, "" where the answer had none."""
@@ -91,7 +99,7 @@ def parse_token(status: int, body: bytes, now: float) -> Token:
             if isinstance(code, str) and code.isascii() and code.replace("_", "").isalpha() and len(code) < 40
             else "unknown"
         )
-        raise PeerError(f"the token endpoint refused: {status} `{known}`")
+        raise TokenRefused(status, known)
     value = data.get("access_token")
     if not isinstance(value, str) or not value.isascii() or not value.isprintable() or " " in value:
         raise PeerError("the token endpoint's answer has no usable `access_token`")

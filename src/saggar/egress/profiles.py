@@ -35,6 +35,8 @@ class Profile:
     optional: tuple[str, ...] = ()
     #: `foreign_keys` where the policy does not say
     foreign_keys: str = "pass"
+    #: the parameter that stands in the host's name, and in no path, where `style = "host"`
+    in_host: str = ""
 
 
 OPENAI = Profile(
@@ -108,21 +110,40 @@ GITHUB_GIT = Profile(
     foreign_keys="refuse",
 )
 
+
+def _opening(condition: str, name: str) -> dict[str, Any]:
+    """A rule against what opens a bucket or an object to others, moves it to another bucket, or gives out keys to it."""
+    return {"id": f"s3.no-{name}", "effect": "deny", condition: {name: "*"}, "reason": "bucket_opening"}
+
+
 S3 = Profile(
     name="s3",
     parameters=("bucket", "region"),
+    optional=("style",),
     rules=(
-        # path style; with a bucket in the host name the host rule itself pins it and `{bucket}` stands in the host
         {"id": "s3.list", "methods": ["GET", "HEAD"], "paths": ["/{bucket}", "/{bucket}/"]},
         {"id": "s3.read", "methods": ["GET", "HEAD"], "paths": ["/{bucket}/**"]},
+        # `/**` is the bucket itself as well: deleting many objects is a POST there
         {"id": "s3.write", "methods": ["PUT", "POST", "DELETE"], "paths": ["/{bucket}/**"]},
-        # policies, ACLs, replication and website settings open a bucket to others; copying reads from another one
-        {"id": "s3.no-acl", "effect": "deny", "query": {"acl": "*"}, "reason": "bucket_opening"},
-        {"id": "s3.no-policy", "effect": "deny", "query": {"policy": "*"}, "reason": "bucket_opening"},
-        {"id": "s3.no-replication", "effect": "deny", "query": {"replication": "*"}, "reason": "bucket_opening"},
-        {"id": "s3.no-website", "effect": "deny", "query": {"website": "*"}, "reason": "bucket_opening"},
-        {"id": "s3.no-notification", "effect": "deny", "query": {"notification": "*"}, "reason": "bucket_opening"},
-        {"id": "s3.no-public", "effect": "deny", "headers": {"x-amz-acl": "*"}, "reason": "bucket_opening"},
+        *(
+            _opening("query", name)
+            for name in (
+                "acl", "policy", "replication", "website", "notification", "logging", "inventory", "publicAccessBlock",
+                "ownershipControls", "metadataTable", "metadataConfiguration", "torrent", "session",
+            )
+        ),
+        *(
+            _opening("headers", f"x-amz-{name}")
+            for name in ("acl", "grant-full-control", "grant-read", "grant-read-acp", "grant-write", "grant-write-acp")
+        ),
+        # settings and the bucket itself: logs, inventories and copies for another bucket, no walls against the public
+        {
+            "id": "s3.no-settings",
+            "effect": "deny",
+            "methods": ["PUT", "DELETE"],
+            "paths": ["/{bucket}", "/{bucket}/"],
+            "reason": "bucket_settings",
+        },
         # a browser's upload carries key, policy and signature in its form: those of whoever signed it
         {
             "id": "s3.no-form",
@@ -134,13 +155,15 @@ S3 = Profile(
         {"id": "s3.no-copy", "effect": "deny", "headers": {"x-amz-copy-source": "*"}, "reason": "other_bucket"},
     ),
     credential={"kind": "sigv4", "format": "aws", "env": "AWS_ACCESS_KEY_ID", "service": "s3", "region": "{region}"},
-)
+    in_host="bucket",
+)  # fmt: skip
 
 PROFILES: dict[str, Profile] = {p.name: p for p in (OPENAI, GITHUB_GIT, S3)}
 
 
-def expand(name: str, values: Mapping[str, str]) -> Profile:
-    """The profile with its parameters filled in. Raises ParseError for an unknown profile or parameter, or a bad value."""
+def expand(name: str, values: Mapping[str, str], host: str = "") -> Profile:
+    """The profile with its parameters filled in. host: of the entry. Raises ParseError for an unknown profile or parameter, or
+    a bad value."""
     profile = PROFILES.get(name)
     if profile is None:
         raise ParseError(f"profile `{name[:40]}` is not one of {', '.join(sorted(PROFILES))}", reason="bad_profile")
@@ -152,13 +175,34 @@ def expand(name: str, values: Mapping[str, str]) -> Profile:
             raise ParseError(f"profile `{name}` has no parameter `{key[:40]}`", reason="bad_profile")
         if not _VALUE.fullmatch(value) or value in (".", ".."):
             raise ParseError(f"`{key}` of profile `{name}` must be one plain path segment", reason="bad_profile")
+    rules = tuple(_fill(r, values) for r in profile.rules)
+    if "style" in values:
+        rules = _in_host(rules, profile, values, host)
     return Profile(
         name=name,
         parameters=(),
-        rules=tuple(_fill(r, values) for r in profile.rules),
+        rules=rules,
         credential=_fill(profile.credential, values),
         set_headers=tuple((n, v.format_map(values)) for n, v in profile.set_headers if v.strip("{}") in values),
         foreign_keys=profile.foreign_keys,
+    )
+
+
+def _in_host(
+    rules: tuple[dict[str, Any], ...], profile: Profile, values: Mapping[str, str], host: str
+) -> tuple[dict[str, Any], ...]:
+    """The rules for `style`: `path`, as they are, or `host`, where the name of the host pins what else the paths do."""
+    style, pinned = values["style"], values[profile.in_host]
+    if style == "path":
+        return rules
+    if style != "host":
+        raise ParseError("`style` is `path` or `host`", reason="bad_profile")
+    if not host.startswith(pinned.lower() + "."):
+        raise ParseError(f'with `style = "host"` the host begins with `{pinned}.`', reason="bad_profile")
+    start = "/" + pinned
+    return tuple(
+        {**r, "paths": list(dict.fromkeys(p.removeprefix(start) or "/" for p in r["paths"]))} if "paths" in r else r
+        for r in rules
     )
 
 

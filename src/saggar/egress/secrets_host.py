@@ -31,7 +31,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -39,21 +39,43 @@ from saggar.core.errors import PeerError
 from saggar.egress import sigv4
 from saggar.egress.ca_host import TaskCa, java_store
 from saggar.egress.lockdown_host import lock_down
-from saggar.egress.oauth import MARGIN_S, Token, TokenCache, parse_token, token_request
-from saggar.egress.sources_host import LIMIT_BYTES, Reading, SourceError, VaultKv, read, read_file
+from saggar.egress.oauth import MARGIN_S, Token, TokenCache, TokenRefused, parse_token, token_request
+from saggar.egress.sources_host import (
+    LIMIT_BYTES,
+    Reading,
+    SourceError,
+    VaultKv,
+    ends_within,
+    read,
+    read_file,
+    unreachable,
+)
 from saggar.egress.terms import Source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MESSAGE_BYTES = 60 * 1024
+TOKEN_S = 10.0
 _SLOW = ("command", "vault", "keyring")
 
 
 class Held:
     """One credential of one cell."""
 
-    __slots__ = ("epoch", "facts", "host", "kind", "lock", "sources", "tokens", "tokens_epoch", "version")
+    __slots__ = (
+        "epoch",
+        "facts",
+        "given",
+        "host",
+        "kind",
+        "lock",
+        "refresh",
+        "sources",
+        "tokens",
+        "tokens_epoch",
+        "version",
+    )
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.host: str = spec["host"]
@@ -61,11 +83,15 @@ class Held:
         self.sources = {role: Source.parse(text) for role, text in spec["sources"].items()}
         self.facts: dict[str, Any] = spec["facts"]
         self.lock = threading.Lock()
+        #: raised when other values are given than the last time: the broker's connections go by it
         self.version = 0
+        self.given: dict[str, str] = {}
         #: raised by a rotation; what was read before it is read again
         self.epoch = 0
         self.tokens = TokenCache()
         self.tokens_epoch = 0
+        #: the refresh token as its source last had it; the endpoint's own answers may have replaced it since
+        self.refresh = ""
 
     @property
     def slow(self) -> bool:
@@ -174,7 +200,9 @@ class Secrets:
             return {"id": message["id"], "ok": False, "error": str(e)}, -1
         except Exception as e:  # noqa: BLE001  # a worker thread must answer whatever happens (I3)
             return {"id": message["id"], "ok": False, "error": f"the source failed: {type(e).__name__}"}, -1
-        held.version += 1
+        if values != held.given:
+            held.version += 1
+            held.given = values
         return {
             "id": message["id"],
             "ok": True,
@@ -226,9 +254,21 @@ class Secrets:
         return text.strip()
 
     def _fetch_token(self, held: Held, refresh: str, now: float) -> Token:
+        source = held.sources.get("refresh_token")
+        if source is None:
+            return self._ask_for_token(held, "", now)
+        if refresh:
+            try:
+                return self._ask_for_token(held, refresh, now)
+            except TokenRefused as e:
+                # the operator may have put another one there, since that one was no good any more
+                if e.code != "invalid_grant" or self._read_once(source) == held.refresh:
+                    raise
+        held.refresh = self._read_once(source)
+        return self._ask_for_token(held, held.refresh, now)
+
+    def _ask_for_token(self, held: Held, refresh: str, now: float) -> Token:
         facts = held.facts
-        if not refresh and "refresh_token" in held.sources:
-            refresh = self._read_once(held.sources["refresh_token"])
         headers, body = token_request(
             client_id=facts["client_id"], client_secret=self._read_once(held.sources["value"]), refresh_token=refresh,
             scope=facts.get("scope", ""), audience=facts.get("audience", ""), in_body=bool(facts.get("in_body", False)),
@@ -271,17 +311,19 @@ def _post(url: str, headers: list[tuple[str, str]], body: bytes, ca_file: str) -
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
         context = ssl.create_default_context(cafile=ca_file or None)
-        connection = http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=10, context=context)
+        connection = http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=TOKEN_S, context=context)
     else:
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TOKEN_S)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
-        connection.request("POST", parts.path or "/", body=body, headers=dict(headers))
-        answer = connection.getresponse()
-        return answer.status, answer.read(LIMIT_BYTES)
+        with closing(connection), ends_within(connection, TOKEN_S):
+            connection.request("POST", target, body=body, headers=dict(headers))
+            answer = connection.getresponse()
+            return answer.status, answer.read(LIMIT_BYTES)
+    except ssl.SSLCertVerificationError as e:
+        raise PeerError(f"the token endpoint's certificate cannot be verified: {e.verify_message}") from None
     except (OSError, http.client.HTTPException) as e:
-        raise PeerError(f"the token endpoint does not answer: {type(e).__name__}") from None
-    finally:
-        connection.close()
+        raise PeerError(f"the token endpoint does not answer: {unreachable(e, TOKEN_S)}") from None
 
 
 def _store(ca_pem: str, roots: str) -> int:

@@ -11,10 +11,13 @@ import http.client
 import json
 import os
 import shlex
+import socket
 import ssl
 import stat
 import subprocess
+import threading
 import time
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, urlsplit
@@ -22,7 +25,7 @@ from urllib.parse import quote, urlsplit
 from saggar.egress.terms import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 LIMIT_BYTES = 64 * 1024
 COMMAND_S = 10.0
@@ -155,7 +158,11 @@ class VaultKv:
 
     def __init__(self, address: str, token: Callable[[], str], *, namespace: str = "", ca_file: str = "",
                  jitter: Callable[[], float], sleep: Callable[[float], None] = time.sleep) -> None:  # fmt: skip
-        parts = urlsplit(address)
+        try:
+            parts = urlsplit(address)
+            parts.port  # noqa: B018  # raises where it is no number
+        except ValueError:
+            raise SourceError("the vault's address is no URL") from None
         local = parts.hostname in ("127.0.0.1", "::1", "localhost")
         if parts.scheme != "https" and not (parts.scheme == "http" and local):
             raise SourceError("the vault's address is not https")
@@ -178,7 +185,7 @@ class VaultKv:
                 # no pause mends it
                 raise SourceError(f"the vault's certificate cannot be verified: {e.verify_message}") from None
             except (OSError, http.client.HTTPException) as e:
-                why = _unreachable(e)
+                why = unreachable(e, VAULT_S)
                 continue
             if status in (429, 500, 502, 503, 504):
                 why = "it is sealed, or not ready: 503" if status == 503 else str(status)
@@ -201,31 +208,52 @@ class VaultKv:
             connection = http.client.HTTPSConnection(host, port, timeout=VAULT_S, context=context)
         else:
             connection = http.client.HTTPConnection(host, port, timeout=VAULT_S)
-        headers = {"X-Vault-Token": self._token(), "X-Vault-Request": "true"}
+        token = self._token()
+        if not token.isascii() or not token.isprintable():
+            # the error of whoever writes the header would show it
+            raise SourceError("the vault's token is not one line of printable ASCII")
+        headers = {"X-Vault-Token": token, "X-Vault-Request": "true"}
         if self._namespace:
             headers["X-Vault-Namespace"] = self._namespace
-        try:
+        with closing(connection), ends_within(connection, VAULT_S):
             connection.request("GET", f"{self._parts.path.rstrip('/')}/v1/{quote(path.strip('/'))}", headers=headers)
             answer = connection.getresponse()
-            return answer.status, _read_within(answer, time.monotonic() + VAULT_S)
-        finally:
-            connection.close()
+            return answer.status, answer.read(LIMIT_BYTES + 1)
 
 
-def _read_within(answer: http.client.HTTPResponse, deadline: float) -> bytes:
-    """The body, up to the limit and a byte: the socket's own time-out begins anew with every byte. Raises OSError."""
-    body = b""
-    while len(body) <= LIMIT_BYTES and (piece := answer.read1(LIMIT_BYTES + 1 - len(body))):
-        body += piece
-        if time.monotonic() > deadline:
-            raise TimeoutError
-    return body
+@contextmanager
+def ends_within(connection: http.client.HTTPConnection, limit_s: float) -> Iterator[None]:
+    """Connect, and end what is asked and answered within when the time is over: the socket's own time-out begins anew with every
+    byte, in the head as in the body. Raises TimeoutError then, and OSError or HTTPException as the connection does."""
+    connection.connect()
+    sock, over = connection.sock, threading.Event()
+
+    def end() -> None:
+        over.set()
+        with suppress(OSError):
+            # the socket's own, under TLS as well: whoever reads sees an end
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+    timer = threading.Timer(limit_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if over.is_set():
+            raise TimeoutError from None
+        raise
+    finally:
+        timer.cancel()
+    if over.is_set():
+        # what was cut in a body without a length looks whole
+        raise TimeoutError
 
 
-def _unreachable(error: Exception) -> str:
+def unreachable(error: Exception, limit_s: float) -> str:
     """Why, in the system's words alone: a peer's own could hold anything."""
     if isinstance(error, TimeoutError):
-        return f"nothing within {VAULT_S:g} s"
+        return f"nothing within {limit_s:g} s"
     number = error.errno if isinstance(error, OSError) else None
     return os.strerror(number).lower() if number and number > 0 else type(error).__name__
 

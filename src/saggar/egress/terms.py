@@ -218,7 +218,7 @@ def compile_entry(
     foreign_keys = entry.get("foreign_keys", "pass")
     if entry.get("profile") is not None:
         name, values = _profile(entry["profile"])
-        profile = expand(name, values)
+        profile = expand(name, values, host)
         rules = [*profile.rules, *rules]
         foreign_keys = entry.get("foreign_keys", profile.foreign_keys)
         set_headers += [[n, v] for n, v in profile.set_headers]

@@ -8,6 +8,7 @@ import os
 import pty
 import socket
 import threading
+import traceback
 
 import pytest
 
@@ -264,3 +265,24 @@ class TestWebhook:
     def test_addresses(self, url):
         with pytest.raises(UsageError):
             Webhook(url, SECRET)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "https://me:hunter2hunter2@hooks.example/",
+            "https://hooks.example:hunter2/x",
+            "https://[hunter2hunter2/x",
+            "https://hooks.example/hunter2hunter2\r\nX-A: b",
+            "https://hooks.example/hunter2hunter2\x00",
+            "hunter2hunter2",
+        ],
+    )
+    def test_no_error_shows_an_address(self, url):
+        with pytest.raises(UsageError) as e:
+            Webhook(url, SECRET)
+        assert "hunter2" not in "".join(traceback.format_exception(e.value, chain=False, limit=0))
+
+    def test_a_name_that_cannot_be_asked_is_no_answer(self):
+        hook = Webhook(f"https://{'a' * 70}.example/hunter2", SECRET)
+        assert hook.ask(ask(), 1) is None
+        assert hook.last_reason == "unreachable"

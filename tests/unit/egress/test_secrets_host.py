@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import datetime as dt
 import http.server
 import json
 import os
@@ -409,6 +410,90 @@ def test_refresh_token_rotates(scripted):
     assert b"refresh_token=next" in scripted.asked[1][3]
 
 
+def test_a_refresh_token_that_its_operator_replaced(scripted, tmp_path):
+    """The endpoint took back the one that it gave: what the source has now counts, if it is another than before."""
+    path = tmp_path / "refresh"
+    path.touch(mode=0o600)
+    path.write_text("first-refresh")
+    no = (400, {"error": "invalid_grant"})
+    scripted.answers = [
+        (200, {"access_token": "access-one-11", "expires_in": 1, "refresh_token": "rotated"}),
+        no,
+        no,
+        (200, {"access_token": "access-two-22", "expires_in": 1}),
+    ]
+    with Asker(oauth(scripted) | {"sources": {"value": "env:REAL", "refresh_token": f"file:{path}"}}) as asker:
+        asker.get()
+        assert asker.refusal() == "the token endpoint refused: 400 `invalid_grant`"
+        path.write_text("second-refresh")
+        assert asker.get() == {"value": "access-two-22"}
+    asked = [body.partition(b"refresh_token=")[2] for *_, body in scripted.asked]
+    assert asked == [b"first-refresh", b"rotated", b"rotated", b"second-refresh"]
+
+
+def test_the_token_urls_query_is_sent(scripted):
+    scripted.answers = [(200, {"access_token": "token-number-one"})]
+    with Asker(oauth(scripted, token_url=scripted.url + "/token?tenant=a")) as asker:
+        asker.get()
+    assert scripted.asked[0][1] == "/token?tenant=a"
+
+
+def test_the_same_value_read_again_is_no_other_version():
+    """The broker's connections to an upstream go by the version: a lease that ran out is no reason to make new ones."""
+    with Asker(spec(), env={"REAL": SECRET}) as asker:
+        versions = []
+        for _ in range(3):
+            versions.append(asker.run(asker.client.lease("cell", "c", "a.test")).version)
+            asker.process.rotate("cell")
+            asker.forget()
+    assert versions == [1, 1, 1]
+
+
+@pytest.fixture
+def dripping():
+    """Sends one byte of a head every 20 ms, and never the last."""
+    server = socket.create_server(("127.0.0.1", 0))
+    over = threading.Event()
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                conn, _ = server.accept()
+                conn.recv(65536)
+                with contextlib.suppress(OSError):
+                    conn.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+                    while not over.wait(0.02):
+                        conn.sendall(b"a")
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield f"http://127.0.0.1:{server.getsockname()[1]}"
+    over.set()
+    server.close()
+
+
+def test_sources_that_drip_end_in_time(dripping, monkeypatch):
+    from saggar.core.errors import PeerError
+    from saggar.egress import secrets_host, sources_host
+
+    monkeypatch.setattr(sources_host, "VAULT_S", 0.2)
+    monkeypatch.setattr(secrets_host, "TOKEN_S", 0.2)
+    store = VaultKv(dripping, lambda: "t", jitter=lambda: 0.0, sleep=lambda s: None)
+    with pytest.raises(SourceError, match=r"nothing within 0.2 s"):
+        store.read("secret/data/app", "key")
+    with pytest.raises(PeerError, match=r"nothing within 0.2 s"):
+        secrets_host._post(dripping + "/token", [], b"", "")
+
+
+def test_no_vault_error_shows_its_token():
+    store = VaultKv("http://127.0.0.1:1", lambda: "hvs.real-token\nX: y", jitter=lambda: 0.0)
+    with pytest.raises(SourceError, match="not one line of printable") as e:
+        store.read("secret/data/app", "key")
+    assert "hvs." not in str(e.value)
+    for address in ("http://127.0.0.1:port", "https://[vault"):
+        with pytest.raises(SourceError, match="is no URL"):
+            VaultKv(address, lambda: "t", jitter=lambda: 0.0)
+
+
 def test_token_endpoint_that_refuses_gives_no_token_and_no_details(scripted):
     scripted.answers = [(400, {"error": "invalid_client", "error_description": SECRET})]
     with Asker(oauth(scripted)) as asker:
@@ -656,7 +741,16 @@ def test_a_command_reads_no_configuration_that_a_cell_left(tmp_path, monkeypatch
         assert "ended with" in asker.refusal()
 
 
-@pytest.mark.parametrize("born_ago_s", [0, 30 * 86400, -30 * 86400])
+@pytest.mark.parametrize("moved_days", [-29, -1, 0, 1, 290])
+def test_certificates_outlive_a_clock_that_is_set(moved_days):
+    from cryptography import x509
+
+    leaf = x509.load_pem_x509_certificate(TaskCa("t", time.time()).leaf("a.test")[0].encode())
+    then = dt.datetime.now(dt.UTC) + dt.timedelta(days=moved_days)
+    assert leaf.not_valid_before_utc < then < leaf.not_valid_after_utc
+
+
+@pytest.mark.parametrize("born_ago_s", [0, 400 * 86400, -400 * 86400])
 def test_a_leaf_is_valid_as_long_as_its_ca_whatever_the_clock_says(born_ago_s):
     """A clock that had moved past the CA's end made the certificate builder fail, and with it the secrets process."""
     from cryptography import x509

@@ -400,7 +400,7 @@ def test_large_bodies_both_ways_are_whole():
 
 @pytest.mark.parametrize("how", ["wrong name", "untrusted", "expired"])
 def test_unverified_upstream_gets_no_credential(how):
-    born = time.time() - (30 * 86400 if how == "expired" else 0)
+    born = time.time() - (400 * 86400 if how == "expired" else 0)
     upstream = Upstream(ok(), host="other.test" if how == "wrong name" else HOST, born=born)
     with Rig(None, BEARER, upstream=upstream, trust=how != "untrusted") as rig:
         answer = rig.ask(get(b"/v1/x", auth(rig)))
