@@ -37,6 +37,8 @@ MAX_LINE = 64 * 1024
 #: room for every field but `detail`
 MAX_DETAIL = MAX_LINE - 12 * 1024
 _MAX_TEXT = 256
+#: of a record beside what `Form` keeps: a hash, a number, a time, and the end
+_REST = 64 + 16 + 27 + 2
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -48,6 +50,53 @@ def digest(data: bytes) -> str:
 def is_digest(text: object) -> bool:
     """Whether `text` looks like what `digest` returns."""
     return type(text) is str and len(text) == 64 and _HEX.issuperset(text)
+
+
+class Form:
+    """A record but for its place in the chain and its time: nearly all the work of writing one, for those that recur.
+
+    Never fails on what `detail` holds (I3). body: what `render` made of `detail`, if it was asked before.
+    """
+
+    __slots__ = ("_first", "_kind", "_task", "_words")
+
+    def __init__(
+        self,
+        *,
+        task: str,
+        layer: str,
+        kind: str,
+        effect: str,
+        reason: str,
+        rule: str,
+        detail: dict[str, Any],
+        body: str | None = None,
+    ) -> None:
+        words = (effect, kind, layer, reason, rule, task)
+        try:
+            if body is None:
+                body = encode_text(detail) if detail else "{}"
+            fits = self._set(body, words) <= MAX_DETAIL
+        except (ParseError, UnicodeEncodeError, TypeError):
+            fits = False
+        if not fits:
+            self._set(_bounded(detail), tuple(str(plain(w))[:_MAX_TEXT] for w in words))
+
+    def _set(self, body: str, words: tuple[str, ...]) -> int:
+        """The pieces that do not change; how long a record of them is at most."""
+        effect, kind, layer, reason, rule, task = map(quote, words)
+        self._first = f'{{"detail":{body},"effect":{effect},'.encode()
+        self._kind = f'"kind":{kind},"layer":{layer},"prev":"'.encode()
+        self._words = f'","reason":{reason},"rule":{rule},"seq":'.encode()
+        self._task = f',"task":{task},"time":"'.encode()
+        return len(self._first) + len(self._kind) + len(self._words) + len(self._task) + _REST
+
+    def line(self, seq: int, time: str, prev: str) -> tuple[bytes, str]:
+        """The line of the record (newline included) and its hash."""
+        first = self._first
+        last = b'%b%b%b%d%b%b"}' % (self._kind, prev.encode(), self._words, seq, self._task, time.encode())
+        hash_ = sha256(first + last).hexdigest()
+        return b'%b"hash":"%b",%b\n' % (first, hash_.encode(), last), hash_
 
 
 def build(
@@ -64,24 +113,9 @@ def build(
     prev: str,
     body: str | None = None,
 ) -> tuple[bytes, str]:
-    """The line of a record (newline included) and its hash. Never fails on what `detail` holds (I3).
-
-    body: what `render` made of `detail`, if it was asked before.
-    """
-    words = (effect, kind, layer, reason, rule, task)
-    where = f'"seq":{seq},"task":'
-    try:
-        if body is None:
-            body = encode_text(detail) if detail else "{}"
-        first, last = _halves(body, words, where, prev, time)
-        fits = len(first) + len(last) <= MAX_DETAIL
-    except (ParseError, UnicodeEncodeError, TypeError):
-        fits = False
-    if not fits:
-        short = tuple(str(plain(w))[:_MAX_TEXT] for w in words)
-        first, last = _halves(_bounded(detail), short, where, prev, time)
-    hash_ = sha256(first + last).hexdigest()
-    return b'%b"hash":"%b",%b\n' % (first, hash_.encode(), last), hash_
+    """The line of a record (newline included) and its hash, at once."""
+    form = Form(task=task, layer=layer, kind=kind, effect=effect, reason=reason, rule=rule, detail=detail, body=body)
+    return form.line(seq, time, prev)
 
 
 def render(detail: dict[str, Any]) -> str | None:
@@ -90,16 +124,6 @@ def render(detail: dict[str, Any]) -> str | None:
         return encode_text(detail) if detail else "{}"
     except ParseError:
         return None
-
-
-def _halves(body: str, words: tuple[str, ...], where: str, prev: str, time: str) -> tuple[bytes, bytes]:
-    """The record before and after its `hash` member."""
-    effect, kind, layer, reason, rule, task = map(quote, words)
-    head = f'{{"detail":{body},"effect":{effect},'
-    tail = (
-        f'"kind":{kind},"layer":{layer},"prev":"{prev}","reason":{reason},"rule":{rule},{where}{task},"time":"{time}"}}'
-    )
-    return head.encode(), tail.encode()
 
 
 def _bounded(detail: Any) -> str:

@@ -23,7 +23,7 @@ from time import gmtime
 from time import time as wall_time
 
 from saggar.audit.chain import TORN, resume, torn_detail
-from saggar.audit.record import GENESIS, MAX_LINE, build, render
+from saggar.audit.record import GENESIS, MAX_LINE, Form, build, render
 from saggar.core.errors import ParseError
 
 TYPE_CHECKING = False
@@ -109,7 +109,7 @@ class AuditLog:
         self._seq, self._hash = -1, GENESIS
         self._size = -1
         self._looked = 0
-        self._deferred: list[dict[str, Any]] = []
+        self._deferred: list[tuple[Form, str]] = []
 
     def append(
         self,
@@ -138,12 +138,15 @@ class AuditLog:
             finally:
                 flock(fd, LOCK_UN)
 
-    def defer(
+    def form(
         self, kind: str, *, layer: str, effect: str = "", reason: str = "", rule: str = "", detail: dict[str, Any]
-    ) -> None:
+    ) -> Form:
+        """A record that may recur, for `defer`."""
+        return Form(task=self.task, layer=layer, kind=kind, effect=effect, reason=reason, rule=rule, detail=detail)
+
+    def defer(self, form: Form) -> None:
         """Keep one record, with this moment's time, for the next `commit`: what it tells of must not happen before that."""
-        words = {"kind": kind, "layer": layer, "effect": effect, "reason": reason, "rule": rule}
-        self._deferred.append({**words, "detail": detail, "body": render(detail), "time": self._now()})
+        self._deferred.append((form, self._now()))
 
     def commit(self) -> None:
         """Write the deferred records, in order, with one `write`. Raises `OSError` (I1, I4, I6)."""
@@ -258,9 +261,9 @@ class AuditLog:
             self._look_for_room()
         seq, hash_ = self._seq, self._hash
         lines: list[bytes] = []
-        for record in records:
+        for form, time in records:
             seq += 1
-            line, hash_ = build(seq=seq, task=self.task, prev=hash_, **record)
+            line, hash_ = form.line(seq, time, hash_)
             lines.append(line)
         size = self._put(b"".join(lines))
         self._seq, self._hash = seq, hash_

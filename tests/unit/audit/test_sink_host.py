@@ -266,7 +266,7 @@ def test_interrupted_append_looks_again(path, monkeypatch):
 
 
 def defer(log, n=0):
-    log.defer("egress.decision", layer="L2", effect="allow", reason="rule", detail={"n": n})
+    log.defer(log.form("egress.decision", layer="L2", effect="allow", reason="rule", detail={"n": n}))
 
 
 def numbers(path):
