@@ -30,12 +30,17 @@ _HELD, _ISSUED, _ISSUED_BYTES, _PLACES = 4, 5, 6, 7
 _BUCKET_AT = 8 * 8
 _LOG_AT = 10 * 8
 TASK_AT = 32 * 8
+#: requests, bytes up, bytes down, connections, names; started, tokens, touched
 METER = Struct("=5q3d")
+#: behind it, of each process: what it counted of the first three by itself (`shared_budget_host`)
+KINDS = 3
+_OWN_BYTES = MAX_PROCESSES * KINDS * 8
 _BUCKET = Struct("=2d")
 _LOG = Struct("=2q64s")
 _SPINS = 20
 _PLACES_AT = 4096
-_PLACE_BYTES = METER.size + NAME_BYTES
+_NAME_AT = METER.size + _OWN_BYTES
+_PLACE_BYTES = _NAME_AT + NAME_BYTES
 _SIZE = _PLACES_AT + MAX_PLACES * _PLACE_BYTES
 #: what was issued follows, as JSON, in the part that is not mapped
 _ISSUED_AT = (_SIZE + 4095) // 4096 * 4096
@@ -44,7 +49,7 @@ _ISSUED_AT = (_SIZE + 4095) // 4096 * 4096
 class Shared:
     """One cell's shared memory, as the process number `index` of `count` sees it. A context manager: the lock."""
 
-    __slots__ = ("_map", "_words", "count", "fd", "index", "seen")
+    __slots__ = ("_map", "count", "fd", "index", "seen", "words")
 
     def __init__(self, fd: int, index: int, count: int) -> None:
         """Takes `fd` over. Raises OSError, ValueError."""
@@ -52,7 +57,8 @@ class Shared:
         self.index = index
         self.count = count
         self._map = mmap.mmap(fd, _SIZE)
-        self._words = memoryview(self._map).cast("q")
+        #: all of it, in units of eight bytes
+        self.words = memoryview(self._map).cast("q")
         #: the state of `issued` that this process knows
         self.seen = 0
 
@@ -84,7 +90,7 @@ class Shared:
     def close(self) -> None:
         """The cell is gone. Connections that end after it have nothing to give back; no other question may come."""
         if self.fd >= 0:
-            self._words.release()
+            self.words.release()
             self._map.close()
             os.close(self.fd)
             self.fd = -1
@@ -93,12 +99,12 @@ class Shared:
 
     def ended(self, index: int) -> int:
         """How many of the connections that were given to a process have ended (I2)."""
-        return self._words[index]
+        return self.words[index]
 
     def end_one(self) -> None:
         """One of this process's own has."""
         if self.fd >= 0:
-            self._words[self.index] += 1
+            self.words[self.index] += 1
 
     # -- meters (`shared_budget_host`) -------------------------------------------------------------------------------
 
@@ -111,21 +117,21 @@ class Shared:
     def places(self, start: int) -> list[tuple[str, int]]:
         """(host, where its meter is) of the places from number `start` on; under the lock."""
         found = []
-        for number in range(start, self._words[_PLACES]):
+        for number in range(start, self.words[_PLACES]):
             at = _PLACES_AT + number * _PLACE_BYTES
-            name = self._map[at + METER.size : at + _PLACE_BYTES].rstrip(b"\0").decode("ascii")
+            name = self._map[at + _NAME_AT : at + _PLACE_BYTES].rstrip(b"\0").decode("ascii")
             found.append((name, at))
         return found
 
     def add_place(self, name: str) -> int:
         """Where the meter of one more host is, -1 where there is no room; under the lock."""
-        number = self._words[_PLACES]
+        number = self.words[_PLACES]
         raw = name.encode("ascii")
         if number >= MAX_PLACES or len(raw) > NAME_BYTES:
             return -1
         at = _PLACES_AT + number * _PLACE_BYTES
-        self._map[at + METER.size : at + METER.size + len(raw)] = raw
-        self._words[_PLACES] = number + 1
+        self._map[at + _NAME_AT : at + _NAME_AT + len(raw)] = raw
+        self.words[_PLACES] = number + 1
         return at
 
     # -- the end of the audit log (`sink_host.Tail`) ------------------------------------------------------------------
@@ -155,22 +161,22 @@ class Shared:
     def hold(self, most: int) -> bool:
         """Whether one more may wait; then `let_go` ends it."""
         with self:
-            if self._words[_HELD] >= most:
+            if self.words[_HELD] >= most:
                 return False
-            self._words[_HELD] += 1
+            self.words[_HELD] += 1
         return True
 
     def let_go(self) -> None:
         if self.fd >= 0:
             with self:
-                self._words[_HELD] -= 1
+                self.words[_HELD] -= 1
 
     # -- tokens that token endpoints issued --------------------------------------------------------------------------
 
     @property
     def fresh(self) -> bool:
         """Whether another process issued tokens that this one has not read."""
-        return self._words[_ISSUED] != self.seen
+        return self.words[_ISSUED] != self.seen
 
     def issued(self) -> dict[str, tuple[str, str]]:
         """Placeholder to (token, rule), oldest first."""
@@ -187,14 +193,14 @@ class Shared:
             os.ftruncate(self.fd, _ISSUED_AT)  # what no longer counts is gone, not only beyond the length
             if os.pwrite(self.fd, text, _ISSUED_AT) != len(text):
                 raise OSError("the issued tokens could not be kept")
-            self._words[_ISSUED_BYTES] = len(text)
-            self._words[_ISSUED] += 1
-            self.seen = self._words[_ISSUED]
+            self.words[_ISSUED_BYTES] = len(text)
+            self.words[_ISSUED] += 1
+            self.seen = self.words[_ISSUED]
         return issued
 
     def _read_issued(self) -> dict[str, tuple[str, str]]:
-        self.seen = self._words[_ISSUED]
-        size = self._words[_ISSUED_BYTES]
+        self.seen = self.words[_ISSUED]
+        size = self.words[_ISSUED_BYTES]
         if not size:
             return {}
         kept = json.loads(os.pread(self.fd, size, _ISSUED_AT))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from saggar.egress import shared_host
 from saggar.egress.budget import Budget, Limits
-from saggar.egress.shared_budget_host import SharedBudget
+from saggar.egress.shared_budget_host import NEAR_BYTES, SharedBudget
 from saggar.egress.shared_host import MAX_PLACES, MAX_PROCESSES, Shared
 
 NONE = Limits()
@@ -72,9 +72,9 @@ def test_the_answers_are_those_of_one_process(steps, task, host_limits):
             part.close()
 
 
-def hammer(limits, host_limits, work, *, processes=4, each=250):
+def hammer(limits, host_limits, work, *, processes=3, each=334):
     """Sum of what `work(budget, host)` counted in so many processes at once."""
-    first = Shared.make(processes)
+    first = Shared.make(processes + 1)
     start, go = os.pipe()
     answers, answer = os.pipe()
     SharedBudget(limits, 0.0, first)
@@ -85,7 +85,7 @@ def hammer(limits, host_limits, work, *, processes=4, each=250):
             code = 1
             try:
                 os.close(go)
-                budget = SharedBudget(limits, 0.0, Shared(first.fd, index or 1, processes))
+                budget = SharedBudget(limits, 0.0, Shared(first.fd, index + 1, processes + 1))
                 host = budget.host("a.test", host_limits, 0.0)
                 os.read(start, 1)
                 os.write(answer, struct.pack("i", sum(work(budget, host) for _ in range(each))))
@@ -105,6 +105,25 @@ def hammer(limits, host_limits, work, *, processes=4, each=250):
 @pytest.mark.parametrize(("task", "host"), [(Limits(requests=500), NONE), (NONE, Limits(requests=500))])
 def test_a_thousand_requests_against_five_hundred(task, host):
     assert hammer(task, host, lambda budget, meter: budget.request(meter, 1.0) is None) == 500
+
+
+@pytest.mark.parametrize(("task", "host"), [(Limits(requests=3000), NONE), (NONE, Limits(requests=3000))])
+def test_what_is_counted_without_the_lock_is_exact_too(task, host):
+    assert hammer(task, host, lambda budget, meter: budget.request(meter, 1.0) is None, each=2000) == 3000
+
+
+def test_bytes_far_from_their_limit_are_exact_too():
+    limit = Limits(bytes_down=2 * NEAR_BYTES)
+    size = NEAR_BYTES // 512
+    assert hammer(limit, NONE, lambda budget, meter: budget.down(meter, size) is None, each=1000) == 1024
+
+
+def test_an_end_of_the_cell_counts_no_more():
+    (first, second), memory = shares(2, Limits(requests=1000))
+    host = second.host("a.test", NONE, 0.0)
+    for part in memory:
+        part.close()
+    assert second.request(host, 0.0) is second.up(host, 1) is second.down(host, 1) is None
 
 
 def test_a_thousand_connections_against_five_hundred():
