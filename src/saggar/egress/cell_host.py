@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
+    from saggar.audit.record import Form
     from saggar.audit.sink_host import AuditLog
     from saggar.core.decision import Decision
     from saggar.egress.authorize import AuthorizedRequest
@@ -98,14 +99,18 @@ class Usage:
         entry[1] += up
         entry[2] += down
 
-    def add_allowed(self, destination: Destination) -> None:
+    def add_allowed(self, place: str) -> None:
         self.allowed += 1
-        self._entry(str(destination))[0] += 1
+        self._entry(place)[0] += 1
 
     def _entry(self, where: str) -> list[int]:
-        if where not in self.hosts and len(self.hosts) >= MAX_HOSTS:
+        entry = self.hosts.get(where)
+        if entry is not None:
+            return entry
+        if len(self.hosts) >= MAX_HOSTS:
             return self.others
-        return self.hosts.setdefault(where, [0, 0, 0])
+        entry = self.hosts[where] = [0, 0, 0]
+        return entry
 
     def add_refused(self, where: str, reason: str, *, told: bool) -> None:
         self.refused += told
@@ -274,14 +279,12 @@ class Cell:
         """Record an allow; False where it could not be, and then nothing may follow (I1)."""
         if not self._append("egress.decision", decision, detail):
             return False
-        self.usage.add_allowed(destination)
+        self.usage.add_allowed(str(destination))
         return True
 
-    def allowed_soon(self, decision: Decision, destination: Destination, **detail: object) -> bool:
-        """The same for an effect that waits for `commit`: many records of one round are written together."""
-        if self.closed:
-            return False
-        self.audit.defer(
+    def form(self, decision: Decision, destination: Destination, **detail: object) -> tuple[Form, str]:
+        """What `allowed_soon` needs to know of a decision, as often as it is made."""
+        form = self.audit.form(
             "egress.decision",
             layer="L2",
             effect=decision.effect,
@@ -289,7 +292,14 @@ class Cell:
             rule=decision.rule,
             detail={**decision.detail, **detail},
         )
-        self.usage.add_allowed(destination)
+        return form, str(destination)
+
+    def allowed_soon(self, form: Form, place: str) -> bool:
+        """The same for an effect that waits for `commit`: many records of one round are written together."""
+        if self.closed:
+            return False
+        self.audit.defer(form)
+        self.usage.add_allowed(place)
         return True
 
     def commit(self) -> bool:

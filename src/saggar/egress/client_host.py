@@ -29,10 +29,13 @@ from saggar.egress.remedies import UPSTREAM_FAULTS
 from saggar.egress.trailers import of_answer
 
 if TYPE_CHECKING:
+    from saggar.egress.budget import Refusal
     from saggar.egress.http_head import RequestHead, ResponseHead
     from saggar.egress.redact import Secrets
 
 IDLE_S = 75.0
+#: ways in which one head was written for clients
+_MADE = 8
 TOKEN_LIMIT = 64 * 1024
 
 
@@ -80,21 +83,33 @@ class Client(Requests):
             self._token_head = head
             self._take_tokens(request, pieces, done=done)
             return
-        try:
-            out, self._framing, self._keep = write_answer(
-                head, request, bound=credential is not None, scanned=secrets is not None, keep=self._keep
-            )
-        except ParseError as e:
-            self.give_up(e.reason, "")
-            return
-        self.responding = True
+        made = head.made.get((request.version, self._keep, credential is None, secrets))
+        if made is None:
+            try:
+                made = self._answered(head, request, secrets)
+            except ParseError as e:
+                self.give_up(e.reason, "")
+                return
+        out, self._framing, self._keep, hit = made
         self.deadline = self.loop.time() + ANSWER_S
         if secrets is not None:
-            clean = secrets.clean(out)
             self._redactor = Redactor(secrets, partial=head.status == 206)
-            self._redactor.hits += clean is not out
-            out = clean
+            self._redactor.hits += hit
         self._down([out], pieces, done=done)
+
+    def _answered(
+        self, head: ResponseHead, request: RequestHead, secrets: Secrets | None
+    ) -> tuple[bytes, str, bool, bool]:
+        """(head for the client, framing, whether its connection stays, whether a secret was cut out), kept with `head`: what
+        recurs byte for byte (`Answers`) is written once. Raises ParseError."""
+        bound = self.terms.credential is not None
+        out, framing, keep = write_answer(head, request, bound=bound, scanned=secrets is not None, keep=self._keep)
+        clean = secrets.clean(out) if secrets is not None else out
+        made = clean, framing, keep, clean is not out
+        if len(head.made) >= _MADE:
+            head.made.clear()
+        head.made[request.version, self._keep, not bound, secrets] = made
+        return made
 
     def _take_tokens(self, request: RequestHead, pieces: list[bytes], *, done: bool) -> None:
         """A token endpoint's answer: read whole, tokens out, placeholders in."""
@@ -122,7 +137,6 @@ class Client(Requests):
                 Decision(ALLOW, "tokens_replaced", layer="L2", rule=self.authorized.rule.id, detail=detail)
             ):
                 return
-        self.responding = True
         credential, lease = self.terms.credential, self._lease
         if credential is not None and lease is not None:
             secrets = self.owner.redaction(self.terms, lease)
@@ -137,15 +151,13 @@ class Client(Requests):
         self._down([], pieces, done=done)
 
     def _down(self, out: list[bytes], pieces: list[bytes], *, done: bool) -> None:
-        """Send on what came of the answer."""
-        count = sum(map(len, pieces))
+        """Send on what came of the answer. out: its head, with the first of it."""
+        count = sum(map(len, out)) + sum(map(len, pieces))
         refusal = self.owner.budget.down(self.meter, count)
         if refusal is not None:
-            self.note(
-                refuse(refusal.reason, self.authorized.destination, refusal.public, detail=self.admitted).decision
-            )
-            self.cut()
+            self._too_much(refusal)
             return
+        self.responding = True
         redactor = self._redactor
         if redactor is not None and (pieces or done):
             body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -175,6 +187,18 @@ class Client(Requests):
             self._finish()
         elif self.pending and self.upstream is not None:
             self.upstream.pause()
+
+    def _too_much(self, refusal: Refusal) -> None:
+        """The budget of bytes ends here: said where nothing of the answer is out yet, else a cut."""
+        if self.responding:
+            decision = refuse(
+                refusal.reason, self.authorized.destination, refusal.public, detail=self.admitted
+            ).decision
+            self.note(decision)
+            self.cut()
+        else:
+            self.drop_upstream()
+            self.over(refusal)
 
     def _note_redaction(self) -> bool:
         """Once a request, before what was cleaned goes on; False: it must not."""
@@ -235,6 +259,10 @@ class Client(Requests):
         answer = agreed_head(request, head) if admitted is not None and admitted.websocket else None
         if answer is None or upstream is None:
             self.give_up("unsolicited_upgrade", "")
+            return
+        refusal = self.owner.budget.down(self.meter, len(answer))
+        if refusal is not None:
+            self._too_much(refusal)
             return
         self.state = SOCKET
         self.responding = True

@@ -27,6 +27,7 @@ from saggar.egress.client_end_host import BODY, COLLECT, HEAD, HOLD, LINGER, SOC
 from saggar.egress.client_upload_host import ANSWER_S, BODY_S, CONTINUE_S, Uploads
 from saggar.egress.dial_host import DialError
 from saggar.egress.http_body import ChunkedReader, LengthReader
+from saggar.egress.known import HEAD_BYTES, MAX_HEADS, Known
 from saggar.egress.placeholder import CanaryStream
 from saggar.egress.secrets_client_host import SecretsError
 from saggar.egress.terms import ISSUED
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     from saggar.egress.upstream_host import Exchange
 
 AHEAD_LIMIT = 64 * 1024
-#: admitted heads that are remembered for a host (`Termination.heads`), and how long one may be
-MAX_HEADS = 64
-HEAD_BYTES = 4096
 
 
 class Requests(Uploads):
@@ -53,6 +51,7 @@ class Requests(Uploads):
     __slots__ = (
         "_framing",
         "_keep",
+        "_known",
         "_lease",
         "_redactor",
         "_relay",
@@ -62,6 +61,7 @@ class Requests(Uploads):
         "_told",
     )
 
+    _known: Known | None
     _lease: Lease | None
     _redactor: Redactor | None
     _relay: Relay | None
@@ -72,6 +72,7 @@ class Requests(Uploads):
 
     def _reset(self) -> None:
         self._head = None
+        self._known = None
         self._admitted = None
         self._lease = None
         self._reader = None
@@ -162,14 +163,15 @@ class Requests(Uploads):
                 return
             raw, self.buffer = self.buffer[:end], self.buffer[end:]
             self.owner.catch_up()
-            judged = self.heads.get(raw) or self._judged(raw)
+            known = self.heads.get(raw) or self._judged(raw)
         except ParseError as e:
             status = http_head.STATUS.get(e.reason) or status_of(e.reason)
             self.refuse_for(e.reason, str(e), status=status)
             return
-        if judged is None:
+        if known is None:
             return
-        head, found = judged
+        head, found = known.head, known.admitted
+        self._known = known
         self._head = head
         self._keep = head.keep_alive and self.persistent
         self.state = HOLD
@@ -198,7 +200,7 @@ class Requests(Uploads):
         else:
             self._proceed(found)
 
-    def _judged(self, raw: bytes) -> tuple[RequestHead, Admitted] | None:
+    def _judged(self, raw: bytes) -> Known | None:
         """A head that is not known yet, admitted; None where it was refused. Raises ParseError."""
         destination, owner = self.authorized.destination, self.owner
         head = http_head.parse_request(raw, default_port=443 if destination.scheme == "https" else 80)
@@ -214,12 +216,13 @@ class Requests(Uploads):
         override = self.authorized.rule.connect_to
         if override is not None:
             facts["connect_to"] = f"{override[0]}:{override[1]}"
+        known = Known(head, found)
         # a question's facts are told apart by its answer
         if found.decision.effect == ALLOW and len(raw) <= HEAD_BYTES:
             if len(self.heads) >= MAX_HEADS:
                 del self.heads[next(iter(self.heads))]
-            self.heads[raw] = head, found
-        return head, found
+            self.heads[raw] = known
+        return known
 
     def _look_for_keys(self, admitted: Admitted) -> bool:
         """Whether the request may go on: its body, if it is to be looked at for keys, can be."""
@@ -313,34 +316,53 @@ class Requests(Uploads):
 
     def _dispatch(self, admitted: Admitted, body: bytes | None) -> None:
         """Write the head, record the decision, find a connection. body: a whole body that was read before."""
-        destination, credential, lease, head = (
-            self.authorized.destination,
-            self.terms.credential,
-            self._lease,
-            self._head,
-        )
+        head, lease, known = self._head, self._lease, self._known
         if head is None:
             return
+        if known is not None and known.written and known.lease is lease:
+            first = known.written
+        else:
+            try:
+                first = self._written(admitted, head, lease, body)
+            except ParseError as e:
+                self.refuse_for(e.reason, str(e))
+                return
+            if known is not None and body is None and self._recurs(admitted, head):
+                known.lease, known.written = lease, first
+        if not self.record(admitted.decision):
+            return
+        self._first = first
+        self._out = [first, body] if body else [first]
+        self._connect(admitted)
+
+    def _recurs(self, admitted: Admitted, head: RequestHead) -> bool:
+        """Whether the head that goes upstream is the same next time."""
+        credential = self.terms.credential
+        # an approval's request is one; a signature has its time, a token of an endpoint a lease of its own
+        return (
+            head.body.kind == "none"
+            and self._known is not None
+            and self._known.admitted is admitted
+            and (credential is None or credential.kind not in ("sigv4", ISSUED))
+        )
+
+    def _written(self, admitted: Admitted, head: RequestHead, lease: Lease | None, body: bytes | None) -> bytes:
+        """The head that goes upstream, with the secret in it. Raises ParseError for a body that cannot be signed."""
+        credential, authority = self.terms.credential, self.authorized.destination.authority
         target: bytes = admitted.target.raw
         fields: Iterable[tuple[bytes, bytes]] = admitted.fields
-        authority = destination.authority
         if credential is not None and lease is not None:
             if admitted.narrow and admitted.narrow <= self.owner.redaction(self.terms, lease).needles.hold:
                 # a secret could be had in parts too small to be told from chance; a server may ignore `Range`, so it is asked
                 # for the whole (RFC 9110, section 14.2)
                 admitted = replace(admitted, fields=tuple(f for f in admitted.fields if f[0] not in RANGES))
+                fields = admitted.fields
             now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) if credential.kind == "sigv4" else ""
             whole = b"" if body is None and head.body.kind == "none" else body
-            try:
-                target, fields = inject(admitted, credential, lease, authority=authority, now=now, body=whole)
-            except ParseError as e:
-                self.refuse_for(e.reason, str(e))
-                return
-        if not self.record(admitted.decision):
-            return
+            target, fields = inject(admitted, credential, lease, authority=authority, now=now, body=whole)
         chunked = body is None and head.body.kind == "chunked"
         self._waits = head.expects_continue and body is None and self._reader is not None and not self.buffer
-        self._first = write_request(
+        return write_request(
             admitted,
             head.body,
             authority,
@@ -350,15 +372,14 @@ class Requests(Uploads):
             promised=announced([v for n, v in head.fields if n.lower() == b"trailer"]) if chunked else b"",
             expects=self._waits,
         )
-        self._out = [self._first, body] if body else [self._first]
-        self._connect(admitted)
 
     # a connection
 
     def _connect(self, admitted: Admitted) -> None:
         lease = self._lease
         identity = (lease.credential, lease.version) if lease is not None else ()
-        key = (self.authorized.destination, self.authorized.rule.id, identity, self.terms.ca_pem)
+        to = self.authorized.destination
+        key = (to.host, to.port, to.scheme, self.authorized.rule.id, *identity, self.terms.ca_pem)
         upstream = None if self._retried else self.owner.pool.take(key)
         if upstream is not None:
             self.upstream = upstream
@@ -384,7 +405,7 @@ class Requests(Uploads):
             # refused in the meantime
             sock.close()
             return
-        upstream = Upstream(self.loop, sock, self.owner.turn, key)
+        upstream = Upstream(self.loop, sock, self.owner.turn, key, self.owner.answers)
         upstream.share = self.owner.share
         self.upstream = upstream
         upstream.begin(self.exchange(), admitted.method)

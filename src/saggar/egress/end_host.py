@@ -140,11 +140,10 @@ class End:
             self._came(count)
             return
         began, work = share.clock(), share.work
-        share.take(REQUEST_NS + CLEAR_BYTE_NS * count)
         try:
             self._came(count)
         finally:
-            share.account(began, work, count)
+            share.settle(began, work, REQUEST_NS + CLEAR_BYTE_NS * count, count)
 
     def _came(self, count: int) -> None:
         """`count` bytes are in `_BUFFER`."""

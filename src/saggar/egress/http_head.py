@@ -11,7 +11,7 @@ I5  Fields of the hop (RFC 9110, section 7.6.1) and fields by which a client ove
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from saggar.core.errors import ParseError
@@ -125,7 +125,8 @@ class RequestHead:
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """status: 100..599. fields keep their order and case. body is what the status and the request's method leave."""
+    """status: 100..599. fields keep their order and case. body is what the status and the request's method leave.
+    made: what was written of it for clients, by whoever keeps it (`client_host`)."""
 
     status: int
     reason: bytes
@@ -133,6 +134,7 @@ class ResponseHead:
     fields: Fields
     body: Body
     keep_alive: bool
+    made: dict[object, tuple[bytes, str, bool, bool]] = field(default_factory=dict, compare=False, repr=False)
 
 
 def _bad(text: str, reason: str = "malformed_request") -> ParseError:

@@ -337,7 +337,7 @@ class HttpRelay:
         began, work = share.clock(), share.work
         pieces = reader.feed(data)
         piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        share.account(began, work, len(data))
+        share.settle(began, work, 0, len(data))
         return piece
 
     async def _more(self) -> bytes:

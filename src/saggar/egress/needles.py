@@ -143,13 +143,15 @@ def _most(needle: bytes, data: bytes, *, first: bool) -> int:
 
 
 class Needles:
-    """A set of needles. hold: the longest one's length less one: no more bytes than that are ever held back."""
+    """A set of needles. hold: the longest one's length less one: no more bytes than that are ever held back. least: the
+    shortest one's length."""
 
-    __slots__ = ("_firsts", "_heads", "hold", "needles")
+    __slots__ = ("_firsts", "_heads", "hold", "least", "needles")
 
     def __init__(self, needles: Iterable[bytes]) -> None:
         self.needles = tuple(sorted(set(needles), key=lambda n: (-len(n), n)))
         self.hold = max((len(n) for n in self.needles), default=1) - 1
+        self.least = min((len(n) for n in self.needles), default=0)
         self._firsts = bytes(sorted({n[0] for n in self.needles}))
         self._heads = {f: tuple(n for n in self.needles if n[0] == f) for f in self._firsts}
 

@@ -126,17 +126,21 @@ class Share:
         if self.paced and not self._serving:
             self.credit -= cost_ns
 
-    def account(self, began: int, work: float, count: int = 0) -> None:
-        """Count what was done since `began` (of `clock`), when `work` had been counted, beyond what was counted since.
-
-        count: the bytes that it was done for, where the next ones may be fewer or more.
-        """
-        took = self.clock() - began
-        over = took - (self.work - work)
+    def account(self, began: int, work: float) -> None:
+        """Count what was done since `began` (of `clock`), when `work` had been counted, beyond what was counted since."""
+        over = self.clock() - began - (self.work - work)
         if over > 0:
             self.charge(over)
-        if took > SLICE_NS and count > LEAST_BYTES:
-            self.piece = max(LEAST_BYTES, count * SLICE_NS // took)
+
+    def settle(self, began: int, work: float, least_ns: float, count: int) -> None:
+        """Count one callback, `least_ns` at least, as `account` does. count: the bytes that it was done for: the next ones may
+        be fewer or more."""
+        took = self.clock() - began
+        over = took - (self.work - work)
+        self.charge(max(least_ns, over))
+        if took > SLICE_NS:
+            if count > LEAST_BYTES:
+                self.piece = max(LEAST_BYTES, count * SLICE_NS // took)
         elif count >= self.piece and 2 * took < SLICE_NS:
             self.piece = min(2 * self.piece, MOST_BYTES)
 
@@ -284,6 +288,10 @@ class Shares:
     def weigh(self, share: Share) -> None:
         """`share` has used its part of a round: let it go on in the next one, or pace it."""
         if share.paced:
+            return
+        if len(self._shares) == 1:
+            # nobody to make room for: the more of what came is answered at once, the fewer appends and wake-ups it costs
+            share.spent = False
             return
         now = self.clock()
         work = share.work - share.weighed

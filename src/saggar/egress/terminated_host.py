@@ -15,6 +15,7 @@ from urllib.parse import quote
 from saggar.egress.admit import refuse
 from saggar.egress.budget import Budget, Limits
 from saggar.egress.client_host import Client
+from saggar.egress.known import Answers
 from saggar.egress.needles import MIN_BYTES
 from saggar.egress.placeholder import Canary
 from saggar.egress.redact import Secrets
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from saggar.core.decision import Decision
-    from saggar.egress.admit import Admitted, Lease
+    from saggar.egress.admit import Lease
     from saggar.egress.approved import Approval
     from saggar.egress.authorize import AuthorizedRequest
     from saggar.egress.client_end_host import ClientEnd
     from saggar.egress.destination import Destination
     from saggar.egress.dial_host import Dialer
-    from saggar.egress.http_head import RequestHead
+    from saggar.egress.known import Known
     from saggar.egress.secrets_client_host import SecretsClient
     from saggar.egress.shared_host import Shared
     from saggar.egress.shares_host import Share
@@ -111,7 +112,8 @@ class Termination:
         self._redactions: dict[tuple[str, int], Secrets] = {}
         #: by credential, the secrets that were used, the latest first
         self._given: dict[str, list[str]] = {}
-        self._heads: dict[Destination, tuple[Terms, dict[bytes, tuple[RequestHead, Admitted]]]] = {}
+        self._heads: dict[Destination, tuple[Terms, dict[bytes, Known]]] = {}
+        self.answers = Answers()
         self._timer = loop.call_later(_SWEEP_S, self._sweep)
 
     def accept(
@@ -169,7 +171,7 @@ class Termination:
             client.on_deadline()
         self.pool.sweep()
 
-    def heads(self, destination: Destination, terms: Terms) -> dict[bytes, tuple[RequestHead, Admitted]]:
+    def heads(self, destination: Destination, terms: Terms) -> dict[bytes, Known]:
         """Heads to `destination` that were admitted under these very terms, byte for byte, and what was made of them.
 
         `parse_request` and `admit` depend on the bytes, the destination, the terms and the known placeholders alone: a client

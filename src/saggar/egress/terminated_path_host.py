@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from saggar.audit.record import Form
     from saggar.core.decision import Decision
     from saggar.egress.authorize import AuthorizedRequest
     from saggar.egress.cell_host import Cell
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from saggar.policy.model import EgressRule
 
 MAX_QUESTIONS = 100
+#: records that recur with the heads that do (`known`)
+_MAX_FORMS = 256
 #: what of a request the question shows
 _SHOWN = frozenset({"host", "port", "method", "path", "query", "grant"})
 
@@ -40,7 +43,7 @@ _SHOWN = frozenset({"host", "port", "method", "path", "query", "grant"})
 class BrokerPort:
     """`terminated_host.CellPort` over a broker's cell."""
 
-    __slots__ = ("_cell", "_emit", "_next", "_step", "_waiting", "budget", "dialer", "id", "share", "shared")
+    __slots__ = ("_cell", "_emit", "_forms", "_next", "_step", "_waiting", "budget", "dialer", "id", "share", "shared")
 
     def __init__(self, cell: Cell, emit: Callable[[dict[str, object]], None]) -> None:
         self._cell = cell
@@ -49,6 +52,8 @@ class BrokerPort:
         # the processes of a cell number their questions apart
         self._next, self._step = (0, 1) if self.shared is None else (self.shared.index, self.shared.count)
         self._waiting: dict[str, asyncio.Future[str]] = {}
+        #: by the decision's identity, which lasts as long as it is kept here: what is recorded of it each time
+        self._forms: dict[int, tuple[Decision, str, Form, str]] = {}
         self.id = cell.id
         self.dialer = cell.dialer
         self.budget = cell.budget
@@ -58,7 +63,12 @@ class BrokerPort:
         """What is about to happen, for the next `commit`; False: it must not. A question is written at once."""
         if decision.effect != ALLOW:
             return self._cell.told("egress.ask", reason=decision.reason, rule=decision.rule, via=via, **decision.detail)
-        return self._cell.allowed_soon(decision, destination, via=via)
+        known = self._forms.get(id(decision))
+        if known is None or known[0] is not decision or known[1] != via:
+            if len(self._forms) >= _MAX_FORMS:
+                self._forms.clear()
+            known = self._forms[id(decision)] = (decision, via, *self._cell.form(decision, destination, via=via))
+        return self._cell.allowed_soon(known[2], known[3])
 
     def commit(self) -> bool:
         return self._cell.commit()

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from saggar.core.errors import ParseError
 from saggar.egress.end_host import End
 from saggar.egress.http_body import ChunkedReader, CloseReader, LengthReader
-from saggar.egress.http_head import find_end, parse_response
+from saggar.egress.http_head import find_end
+from saggar.egress.known import Answers
 
 if TYPE_CHECKING:
     import asyncio
@@ -54,6 +55,7 @@ class Upstream(End):
         "_interim",
         "_method",
         "_reader",
+        "answers",
         "exchange",
         "fresh",
         "idle_since",
@@ -66,9 +68,18 @@ class Upstream(End):
         "trailers",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, turn: Turn, key: Key) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        turn: Turn,
+        key: Key,
+        answers: Answers | None = None,
+    ) -> None:
         super().__init__(loop, sock, turn)
         self.key = key
+        #: the cell's
+        self.answers = answers or Answers()
         self.exchange: Exchange | None = None
         self.fresh = True
         self.idle_since = 0.0
@@ -133,7 +144,7 @@ class Upstream(End):
             if end < 0:
                 self._buffer = data
                 return
-            head = parse_response(data[:end], self._method)
+            head = self.answers.read(data[:end], self._method)
             data = data[end:]
             if head.status == 101:
                 self.switched = True

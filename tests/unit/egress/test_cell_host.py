@@ -44,7 +44,7 @@ def test_refusals_cannot_blank_what_was_used(tmp_path):
     """1000 refusals of 260 bytes were one record with all else, and the record was cut to its digest."""
 
     def fill(usage):
-        usage.add_allowed(Destination("b.a.test", 443, "tls"))
+        usage.add_allowed(str(Destination("b.a.test", 443, "tls")))
         usage.add_bytes(Destination("b.a.test", 443, "tls"), 5, 7)
         for n in range(MAX_REFUSALS + 50):
             usage.add_refused(name(n), "host_not_listed\udcff", told=True)
@@ -67,7 +67,7 @@ def test_places_are_bounded_and_totals_stay_true(tmp_path):
 
     def fill(usage):
         for n in range(MAX_HOSTS + 30):
-            usage.add_allowed(Destination(name(n), 443, "tls"))
+            usage.add_allowed(str(Destination(name(n), 443, "tls")))
             usage.add_bytes(Destination(name(n), 443, "tls"), 2, 3)
 
     found = records(tmp_path, fill)
@@ -81,6 +81,6 @@ def test_places_are_bounded_and_totals_stay_true(tmp_path):
 def test_usage_is_bounded():
     usage = Usage()
     for n in range(5000):
-        usage.add_allowed(Destination(name(n), 443, "tls"))
+        usage.add_allowed(str(Destination(name(n), 443, "tls")))
         usage.add_refused(name(n), "r", told=False)
     assert (len(usage.hosts), len(usage.refusals), usage.refusals_left_out) == (MAX_HOSTS, MAX_REFUSALS, 4000)

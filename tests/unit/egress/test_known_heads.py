@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from terminated_rig import Rig, get, ok
+from terminated_rig import SECRET, Rig, get, ok
 
-from saggar.egress.client_request_host import HEAD_BYTES, MAX_HEADS
 from saggar.egress.headers import answer_field, response_header_passes
+from saggar.egress.known import HEAD_BYTES, MAX_HEADS, Answers
 
 BEARER = {"credential": {"source": "env:REAL_KEY", "env": "KEY", "format": "openai"}, "budget": {"requests": 4}}
 
@@ -86,6 +86,64 @@ def test_memory_is_bounded():
             rig.ask(get(b"/%d" % i, auth(rig)), conn)
         rig.ask(get(b"/long", auth(rig), b"X-Long: " + b"x" * HEAD_BYTES), conn)
         assert known(rig) == [MAX_HEADS]
+
+
+def test_a_known_head_carries_the_secret_of_its_moment(tmp_path):
+    key = tmp_path / "key"
+    key.write_text("first-secret-value\n")
+    key.chmod(0o600)
+    with Rig(ok(), {"credential": {"source": f"file:{key}", "env": "K"}}) as rig:
+        conn = rig.connect()
+        for _ in range(2):
+            rig.ask(get(b"/a", auth(rig)), conn)
+        key.write_text("second-secret-value\n")
+        for _ in range(2):
+            rig.ask(get(b"/a", auth(rig)), conn)
+        assert [r.split(b"Bearer ")[1].split(b"-")[0] for r in rig.upstream.received] == [b"first"] * 2 + [
+            b"second"
+        ] * 2
+        assert known(rig) == [1]
+
+
+def test_a_secret_in_a_known_answer_is_cut_out_and_recorded_each_time():
+    with Rig(ok(b"hello", b"X-Echo: " + SECRET.encode()), {**BEARER, "budget": {"requests": 9}}) as rig:
+        conn = rig.connect()
+        for _ in range(3):
+            answer = rig.ask(get(b"/a", auth(rig)), conn)
+            assert SECRET.encode() not in answer
+            assert b"X-Echo: " in answer
+        # of each: before the head goes out
+        assert len({id(d) for d in rig.port.records if d.reason == "secret_redacted"}) >= 3
+
+
+def test_the_same_head_answers_a_head_request_otherwise():
+    """Its length is told, and nothing follows."""
+
+    def script(request, conn):
+        conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + (b"" if request[:4] == b"HEAD" else b"hello"))
+        return True
+
+    with Rig(script, {**BEARER, "budget": {"requests": 9}}) as rig:
+        conn = rig.connect()
+        for _ in range(2):
+            assert rig.ask(get(b"/a", auth(rig)), conn).endswith(b"\r\n\r\nhello")
+            conn.sendall(get(b"/a", auth(rig), method=b"HEAD"))
+            answer = conn.recv(65536)
+            assert b"Content-Length: 5" in answer
+            assert answer.endswith(b"\r\n\r\n")
+
+
+def test_answers_are_read_once_and_bounded():
+    answers = Answers()
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
+    first = answers.read(raw, "GET")
+    assert answers.read(raw, "POST") is first
+    assert answers.read(raw, "HEAD").body.kind == "none"
+    for n in range(2 * MAX_HEADS):
+        answers.read(b"HTTP/1.1 200 OK\r\nX: %d\r\n\r\n" % n, "GET")
+        assert len(answers._heads) <= MAX_HEADS
+    answers.read(b"HTTP/1.1 200 OK\r\nX: " + b"x" * HEAD_BYTES + b"\r\n\r\n", "GET")
+    assert max(map(len, answers._heads)) <= HEAD_BYTES
 
 
 @pytest.mark.parametrize(

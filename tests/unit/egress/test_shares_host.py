@@ -47,9 +47,27 @@ def work_hard(share):
         share.take(ROUND_NS)
 
 
-def test_a_share_is_spent_and_renewed_with_the_round():
+def one_of_two(loop):
+    """A cell alone has no rounds."""
+    shares = Shares(loop)
+    share = shares.join()
+    shares.join()
+    return share
+
+
+def test_a_cell_alone_has_no_rounds():
     async def main():
         share = Shares(asyncio.get_running_loop()).join()
+        for _ in range(3):
+            share.take(ROUND_NS)
+            assert not share.spent
+
+    uvloop.run(main())
+
+
+def test_a_share_is_spent_and_renewed_with_the_round():
+    async def main():
+        share = one_of_two(asyncio.get_running_loop())
         share.take(ROUND_NS - 1)
         assert not share.spent
         share.take(1)
@@ -77,6 +95,22 @@ def test_what_was_measured_counts_beyond_the_estimate():
     uvloop.run(main())
 
 
+def test_one_callback_is_counted_at_what_it_took_or_at_least():
+    async def main():
+        clock = Clock()
+        share = clock.turns(asyncio.get_running_loop()).join()
+        began, work = clock.now, share.work
+        share.settle(began, work, 1000, 1)
+        assert share.work == 1000
+        began, work = clock.now, share.work
+        clock.now += 5000
+        share.take(2000)  # counted on the way: not once more
+        share.settle(began, work, 1000, 1)
+        assert share.work == 6000
+
+    uvloop.run(main())
+
+
 def test_dear_bytes_are_read_in_small_pieces_and_cheap_ones_in_large():
     async def main():
         clock = Clock()
@@ -85,7 +119,7 @@ def test_dear_bytes_are_read_in_small_pieces_and_cheap_ones_in_large():
         def callback(count, ns):
             began, work = clock.now, share.work
             clock.now += ns
-            share.account(began, work, count)
+            share.settle(began, work, 0, count)
 
         assert share.piece == FIRST_BYTES
         callback(share.piece, 4 * SLICE_NS)
@@ -107,7 +141,7 @@ def test_dear_bytes_are_read_in_small_pieces_and_cheap_ones_in_large():
 
 def test_a_coroutine_of_a_spent_cell_waits_for_the_next_round():
     async def main():
-        share = Shares(asyncio.get_running_loop()).join()
+        share = one_of_two(asyncio.get_running_loop())
         await share.turn()  # nothing was spent: no wait
         waiting = asyncio.ensure_future(share.turn())
         share.take(ROUND_NS)
@@ -124,7 +158,7 @@ def test_a_reset_that_is_told_in_a_spent_round_is_not_lost(closed):
 
     async def main():
         loop = asyncio.get_running_loop()
-        share = Shares(loop).join()
+        share = one_of_two(loop)
         (first, far_first), (second, far_second) = tcp_pair(), tcp_pair()
         told = []
         met = []

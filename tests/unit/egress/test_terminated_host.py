@@ -607,6 +607,19 @@ def test_download_budget_cuts():
             raise OSError
 
 
+@pytest.mark.parametrize("body", [b"", b"x" * 100])
+def test_heads_of_answers_count_for_the_download_budget(body):
+    """An upstream could else bring anything in, in fields."""
+    with Rig(ok(body, b"X-Data: " + b"d" * 1500), {**BEARER, "budget": {"bytes_down": 4000}}) as rig:
+        conn = rig.connect()
+        for _ in range(2):
+            assert status(rig.ask(get(b"/a", auth(rig)), conn)) == 200
+        answer = rig.ask(get(b"/a", auth(rig)), conn)
+        assert (status(answer), reason(answer)) == (502, "budget_bytes_down")
+        assert b"ddd" not in answer
+        assert rig.port.refusals[-1].reason == "budget_bytes_down"
+
+
 def test_upload_budget_cuts():
     with Rig(ok(), {**BEARER, "budget": {"bytes_up": 4000}}) as rig:
         answer = rig.ask(get(b"/a", auth(rig), method=b"POST", body=b"x" * 5000))
