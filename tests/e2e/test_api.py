@@ -10,6 +10,7 @@ import pytest
 
 import saggar
 from saggar.core.errors import UsageError
+from saggar.isolation.state_host import ENDED, open_state
 from saggar.policy.model import LimitsPolicy, Policy
 
 MIB = 1024 * 1024
@@ -178,6 +179,32 @@ def test_cancelling_ends_the_cell_before_it_returns():
 
     asyncio.run(main())
     assert not _running(b"3214")
+
+
+@pytest.mark.parametrize("start", [saggar.run, saggar.spawn])
+def test_cancelled_at_any_moment_nothing_is_left(tmp_path, start):
+    """While it is being prepared as well: a thread does that, and what it made belongs to nobody then."""
+    saggar.run_sync(["true"])
+
+    async def one(delay):
+        task = asyncio.create_task(start(["sleep", "3215"]))
+        await asyncio.sleep(delay)
+        task.cancel()
+        try:
+            process = await task
+        except asyncio.CancelledError:
+            return
+        async with process:
+            pass
+
+    async def main():
+        for moment in range(30):
+            await one(moment * 0.001)
+
+    asyncio.run(main())
+    assert not _running(b"3215")
+    for run in open_state({"SAGGAR_STATE_DIR": str(tmp_path / "state")}).runs():
+        assert (run.state(), run.acquire()) == (ENDED, True)
 
 
 def test_many_at_once():

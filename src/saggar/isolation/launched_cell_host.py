@@ -186,6 +186,8 @@ class LaunchedCell:
 
     def signal(self, number: int) -> None:
         """To the command itself: pid 1 takes no signal, and its keeper would end the cell."""
+        if self.status_fd >= 0 and not self.made:
+            self.read_status()
         if self.init_fd < 0 or not self.made:
             self.kill("signal", {"signal": number})
             return

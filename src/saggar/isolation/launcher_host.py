@@ -186,6 +186,8 @@ class Launcher:
         if op == "kill":
             cell.kill(message["cause"], message.get("detail", {}))
         elif op == "signal":
+            # the command may have spoken before this loop came to what was written of it
+            self._hear(cell)
             cell.signal(message["signal"])
         elif op == "stop":
             cell.stop_group()

@@ -225,8 +225,7 @@ async def run(
     asker = Asker(on_ask, loop)
     work = engine()
     keep = keep_bytes if keep_bytes is not None else (policy or Policy()).limits.output_bytes
-    # preparing opens files and may scan the workspace for up to 50 ms: not on the event loop
-    prepared = await loop.run_in_executor(None, _prepare, work, command, policy, cwd, timeout_s, keep)
+    prepared = await _prepared(loop, work, command, policy, cwd, timeout_s, keep)
     future: asyncio.Future[Result] = loop.create_future()
     captured = _Captured(work, prepared, input, lambda outcome: _settle(loop, future, outcome), asker.of(work))
     work.call(captured.start)
@@ -236,6 +235,23 @@ async def run(
         work.call(captured.cancel)
         await asyncio.wait([future])
         raise
+
+
+async def _prepared(loop: asyncio.AbstractEventLoop, *arguments: Any) -> Prepared:
+    """`_prepare`, not on the event loop: it opens files and may scan the workspace for up to 50 ms. A thread cannot be cancelled: what
+    it prepares for a task that was, is given back before CancelledError leaves here."""
+    future = loop.run_in_executor(None, _prepare, *arguments)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        future.add_done_callback(_give_back)
+        await asyncio.wait([future])
+        raise
+
+
+def _give_back(future: asyncio.Future[Prepared]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        future.result().abandon()
 
 
 def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], outcome: object) -> None:
@@ -285,7 +301,14 @@ class Process:
         inner_in, ours_in = own_pipe(owner)
         ours_out, inner_out = own_pipe(owner)
         ours_err, inner_err = own_pipe(owner)
-        await self._connect(ours_in, ours_out, ours_err)
+        try:
+            await self._connect(ours_in, ours_out, ours_err)
+        except BaseException:
+            for fd in (inner_in, inner_out, inner_err):
+                os.close(fd)
+            self._close()
+            prepared.abandon()
+            raise
         started: asyncio.Future[None] = self._loop.create_future()
 
         def start() -> None:
@@ -307,7 +330,14 @@ class Process:
 
         self._engine.call(start)
         try:
-            await started
+            await asyncio.shield(started)
+        except asyncio.CancelledError:
+            await asyncio.wait([started])
+            if started.exception() is None:
+                self.kill()
+                await asyncio.wait([self._future])
+            self._close()
+            raise
         except BaseException:
             self._close()
             raise
@@ -384,7 +414,7 @@ async def spawn(
     loop = asyncio.get_running_loop()
     asker = Asker(on_ask, loop)
     work = engine()
-    prepared = await loop.run_in_executor(None, _prepare, work, command, policy, cwd, timeout_s, 0)
+    prepared = await _prepared(loop, work, command, policy, cwd, timeout_s, 0)
     process = Process(work, prepared, asker.of(work))
     await process._start(prepared)
     return process
