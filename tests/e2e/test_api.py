@@ -14,6 +14,8 @@ from saggar.isolation.state_host import ENDED, open_state
 from saggar.policy.model import LimitsPolicy, Policy
 
 MIB = 1024 * 1024
+#: ends the durations by which a test knows its own cells' processes
+OWN = f"{os.getpid():07d}"
 
 
 @pytest.fixture(autouse=True)
@@ -161,24 +163,24 @@ def test_signals_reach_the_command():
 
 def test_leaving_the_block_ends_the_cell():
     async def main():
-        async with await saggar.spawn("sleep 3213 & sleep 3213") as process:
+        async with await saggar.spawn(f"sleep 3213.{OWN} & sleep 3213.{OWN}") as process:
             pass
         assert process.result.cause == "cancelled"
 
     asyncio.run(main())
-    assert not _running(b"3213")
+    assert not _running(3213)
 
 
 def test_cancelling_ends_the_cell_before_it_returns():
     async def main():
-        task = asyncio.create_task(saggar.run("echo x; setsid sleep 3214 & sleep 3214"))
+        task = asyncio.create_task(saggar.run(f"echo x; setsid sleep 3214.{OWN} & sleep 3214.{OWN}"))
         await asyncio.sleep(0.3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(main())
-    assert not _running(b"3214")
+    assert not _running(3214)
 
 
 @pytest.mark.parametrize("start", [saggar.run, saggar.spawn])
@@ -187,7 +189,7 @@ def test_cancelled_at_any_moment_nothing_is_left(tmp_path, start):
     saggar.run_sync(["true"])
 
     async def one(delay):
-        task = asyncio.create_task(start(["sleep", "3215"]))
+        task = asyncio.create_task(start(["sleep", f"3215.{OWN}"]))
         await asyncio.sleep(delay)
         task.cancel()
         try:
@@ -202,7 +204,7 @@ def test_cancelled_at_any_moment_nothing_is_left(tmp_path, start):
             await one(moment * 0.001)
 
     asyncio.run(main())
-    assert not _running(b"3215")
+    assert not _running(3215)
     for run in open_state({"SAGGAR_STATE_DIR": str(tmp_path / "state")}).runs():
         assert (run.state(), run.acquire()) == (ENDED, True)
 
@@ -218,7 +220,7 @@ def test_a_killed_launcher_is_said_and_replaced():
     from saggar.runtime.engine_host import engine
 
     async def main():
-        async with await saggar.spawn("echo up; sleep 3215") as process:
+        async with await saggar.spawn(f"echo up; sleep 3215.{OWN}") as process:
             await process.stdout.readline()
             for pid in _children(os.getpid()):
                 if b"launcher_host" in _cmdline(pid):
@@ -229,7 +231,7 @@ def test_a_killed_launcher_is_said_and_replaced():
     assert asyncio.run(main()).cause == "launcher_died"
     assert saggar.run_sync(["true"]).ok
     assert engine() is not first
-    assert not _running(b"3215")
+    assert not _running(3215)
 
 
 #: a process of its own, whose launcher is killed so many seconds after it was spawned; says how its first run ended, and its second
@@ -381,5 +383,6 @@ def _children(pid):
     return found
 
 
-def _running(word):
-    return any(word in _cmdline(pid) for pid in filter(str.isdigit, os.listdir("/proc")))
+def _running(number):
+    mark = f"{number}.{OWN}".encode()
+    return any(mark in _cmdline(pid) for pid in filter(str.isdigit, os.listdir("/proc")))

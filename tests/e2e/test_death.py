@@ -16,6 +16,13 @@ from saggar.isolation.state_host import State
 
 SRC = str(Path(__file__).resolve().parents[2] / "src")
 ROUNDS = 100
+#: in what a cell's processes are called here, so that two of these tests side by side never take one for the other's
+OWN = f"{os.getpid():07d}"
+
+
+def word(number):
+    """A duration for `sleep` by which a test knows its own processes."""
+    return f"{number}.{OWN}"
 
 
 def wait_for(condition, timeout=10):
@@ -87,8 +94,8 @@ class Place:
         found = glob.glob("/sys/fs/cgroup/**/saggar-*", recursive=True)
         return [g for g in found if names and g.rpartition("/")[2].startswith(names)]
 
-    def assert_nothing_left(self, word, launchers=()):
-        assert wait_for(lambda: not pids_with(word)), [Path(f"/proc/{p}/cmdline").read_bytes() for p in pids_with(word)]
+    def assert_nothing_left(self, mark, launchers=()):
+        assert wait_for(lambda: not pids_with(mark)), [Path(f"/proc/{p}/cmdline").read_bytes() for p in pids_with(mark)]
         assert wait_for(lambda: not self.groups(launchers)), self.groups(launchers)
         assert os.listdir(self.temp) == []
         assert os.listdir(self.work) == []
@@ -107,13 +114,13 @@ def place(tmp_path):
 def test_sigkill_of_the_supervisor_at_100_random_moments(place):
     moments = random.Random(20261130)
     for number in range(ROUNDS):
-        word = f"323{number:04d}".encode()
-        process = place.start("run", "--", "sh", "-c", f"setsid sleep {word.decode()} & sleep {word.decode()}")
+        mark = word(3230000 + number)
+        process = place.start("run", "--", "sh", "-c", f"setsid sleep {mark} & sleep {mark}")
         # a whole start takes some 80 ms: from before the fork of the launcher to well into the command
         time.sleep(moments.uniform(0.0, 0.2))
         process.kill()
         process.wait()
-        place.assert_nothing_left(word)
+        place.assert_nothing_left(mark.encode())
     # what the killed ones left in the state directory is known as dead, by whoever starts next
     done = place.start("run", "--", "true")
     assert done.wait(timeout=20) == 0
@@ -140,7 +147,7 @@ def test_sigkill_of_a_program_that_uses_the_api(place):
         "SAGGAR_STATE_DIR": str(place.state),
     }
     process = subprocess.Popen(
-        [sys.executable, "-c", API, "3246"], cwd=place.work, env=environment, stdout=subprocess.PIPE
+        [sys.executable, "-c", API, word(3246)], cwd=place.work, env=environment, stdout=subprocess.PIPE
     )
     assert process.stdout.readline() == b"up\n"
     launchers = [p for p in _children(process.pid) if b"launcher_host" in Path(f"/proc/{p}/cmdline").read_bytes()]
@@ -150,7 +157,7 @@ def test_sigkill_of_a_program_that_uses_the_api(place):
     process.kill()
     process.wait()
     process.stdout.close()
-    place.assert_nothing_left(b"3246", launchers)
+    place.assert_nothing_left(word(3246).encode(), launchers)
     assert wait_for(lambda: not any(os.path.exists(f"/proc/{p}") for p in [*launchers, *below]))
 
 
@@ -163,13 +170,13 @@ def _children(pid):
 
 
 def test_the_next_start_knows_the_dead(place):
-    process = place.start("run", "--", "sh", "-c", "echo up; sleep 3240", stdout=subprocess.PIPE)
+    process = place.start("run", "--", "sh", "-c", f"echo up; sleep {word(3240)}", stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"up\n"
     (dead,) = place.runs()
     process.kill()
     process.wait()
     process.stdout.close()
-    place.assert_nothing_left(b"3240")
+    place.assert_nothing_left(word(3240).encode())
     place.sweep_is_due()
     assert place.start("run", "--", "true").wait(timeout=20) == 0
 
@@ -193,18 +200,23 @@ def _brokers_of(process):
 
 def test_sigkill_of_the_launcher(place, tmp_path):
     out = tmp_path / "home"
-    process = place.start("run", "--json", str(out), "--", "sh", "-c", "echo up; sleep 3241", stdout=subprocess.PIPE)
+    process = place.start(
+        "run", "--json", str(out), "--", "sh", "-c", f"echo up; sleep {word(3241)}", stdout=subprocess.PIPE
+    )
     assert process.stdout.readline() == b"up\n"
-    os.kill(_launcher_of(process), signal.SIGKILL)
+    launcher = _launcher_of(process)
+    os.kill(launcher, signal.SIGKILL)
     assert process.wait(timeout=10) == 70
     process.stdout.close()
     result = json.loads(out.read_text())
     assert (result["cause"], result["exit_code"]) == ("launcher_died", None)
-    assert wait_for(lambda: not pids_with(b"3241"))
+    place.assert_nothing_left(word(3241).encode(), [launcher])
 
 
 def test_sigkill_of_launcher_and_supervisor_together(place):
-    process = place.start("run", "--", "sh", "-c", "echo up; setsid sleep 3242 & sleep 3242", stdout=subprocess.PIPE)
+    process = place.start(
+        "run", "--", "sh", "-c", f"echo up; setsid sleep {word(3242)} & sleep {word(3242)}", stdout=subprocess.PIPE
+    )
     assert process.stdout.readline() == b"up\n"
     launcher = _launcher_of(process)
     process.send_signal(signal.SIGSTOP)
@@ -213,18 +225,20 @@ def test_sigkill_of_launcher_and_supervisor_together(place):
     process.wait()
     process.stdout.close()
     # the kernel ties bubblewrap's monitor to the launcher, and its pid 1 to the monitor
-    assert wait_for(lambda: not pids_with(b"3242"))
+    assert wait_for(lambda: not pids_with(word(3242).encode()))
     # a group that nobody removed is the next start's to remove
     place.sweep_is_due()
     assert place.start("run", "--", "true").wait(timeout=20) == 0
-    assert wait_for(lambda: not place.groups()), place.groups()
+    assert wait_for(lambda: not place.groups([launcher])), place.groups([launcher])
 
 
 def test_sigkill_of_bubblewrap_is_no_success(place, tmp_path):
     out = tmp_path / "home"
-    process = place.start("run", "--json", str(out), "--", "sh", "-c", "echo up; sleep 3243", stdout=subprocess.PIPE)
+    process = place.start(
+        "run", "--json", str(out), "--", "sh", "-c", f"echo up; sleep {word(3243)}", stdout=subprocess.PIPE
+    )
     assert process.stdout.readline() == b"up\n"
-    monitors = [p for p in pids_with(b"3243") if Path(f"/proc/{p}/comm").read_text() == "bwrap\n"]
+    monitors = [p for p in pids_with(word(3243).encode()) if Path(f"/proc/{p}/comm").read_text() == "bwrap\n"]
     os.kill(min(monitors), signal.SIGKILL)
     assert process.wait(timeout=10) != 0
     process.stdout.close()
@@ -237,7 +251,7 @@ def test_sigkill_of_bubblewrap_is_no_success(place, tmp_path):
         end = next(r for r in map(json.loads, file) if r["kind"] == "run.end")
     assert (end["detail"]["started"], end["detail"]["ended_by_signal"]) == (True, 9)
     assert end["detail"]["note"] == result["message"]
-    place.assert_nothing_left(b"3243")
+    place.assert_nothing_left(word(3243).encode())
 
 
 def test_sigkill_of_the_broker_ends_the_cell(place, tmp_path):
@@ -245,7 +259,7 @@ def test_sigkill_of_the_broker_ends_the_cell(place, tmp_path):
     script = (
         "import socket, time\n"
         "s = socket.create_connection(('203.0.113.9', 443)); print('up', flush=True)\n"
-        "time.sleep(3244)"
+        f"time.sleep({word(3244)})"
     )
     process = place.start("run", "--json", str(out), "--", "python3", "-c", script, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"up\n"
@@ -255,11 +269,11 @@ def test_sigkill_of_the_broker_ends_the_cell(place, tmp_path):
     assert process.wait(timeout=10) == 70
     process.stdout.close()
     assert json.loads(out.read_text())["cause"] == "broker_died"
-    place.assert_nothing_left(b"3244")
+    place.assert_nothing_left(word(3244).encode())
 
 
 def test_the_broker_dies_with_the_supervisor(place):
-    script = "import socket, time; s = socket.create_connection(('203.0.113.9', 443)); print('up', flush=True); time.sleep(3245)"
+    script = f"import socket, time; s = socket.create_connection(('203.0.113.9', 443)); print('up', flush=True); time.sleep({word(3245)})"
     process = place.start("run", "--", "python3", "-c", script, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"up\n"
 
@@ -268,7 +282,7 @@ def test_the_broker_dies_with_the_supervisor(place):
     process.wait()
     process.stdout.close()
     assert wait_for(lambda: not os.path.exists(f"/proc/{pid}/cmdline") or not Path(f"/proc/{pid}/cmdline").read_bytes())
-    place.assert_nothing_left(b"3245")
+    place.assert_nothing_left(word(3245).encode())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

@@ -364,6 +364,13 @@ class Supervisor:
         self.loop.remove(self._control.fileno())
         for cell in list(self._cells.values()):
             self._lost(cell, cause)
+        # the control groups were the launcher's to remove; one that lives holds its own
+        from saggar.isolation.limits_host import sweep
+
+        try:
+            sweep(set())
+        except OSError:
+            return  # the next start's sweep finds them
 
     def _lost(self, cell: Cell, cause: str) -> None:
         if cell.ended is None:
