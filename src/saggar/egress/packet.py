@@ -3,7 +3,8 @@
 I1  Only a reply is evidence: a reset that answers a connection's first segment, or an ICMP error. Traffic between
     processes of the cell, and resets of connections that were once open, say nothing and are not looked at.
 I2  Loopback destinations are the cell's own business.
-I3  Bytes give a `KernelRefusal` or None; nothing is allocated for what is ignored.
+I3  An answer of the name server's that met nobody any more was no attempt of the cell's: no process inside can send from port 53.
+I4  Bytes give a `KernelRefusal` or None; nothing is allocated for what is ignored.
 
 Every packet on `lo` passes the filter twice, as outgoing and as incoming; only the incoming one counts.
 """
@@ -16,6 +17,7 @@ from ipaddress import IPv4Address, IPv6Address
 _TCP, _UDP, _ICMP, _ICMPV6, _SCTP = 6, 17, 1, 58, 132
 _NAMES = {_TCP: "tcp", _UDP: "udp", _ICMP: "icmp", _ICMPV6: "icmp", _SCTP: "sctp"}
 _FLAG_RST_ACK = 0x14
+_DOMAIN = b"\0\x35"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ def _quoted(inner: bytes) -> KernelRefusal | None:
     else:
         return None
     if _is_loopback(destination) or protocol in (_ICMP, _ICMPV6):
+        return None
+    if protocol == _UDP and payload[:2] == _DOMAIN:
         return None
     has_ports = protocol in (_TCP, _UDP, _SCTP) and len(payload) >= 4
     port = int.from_bytes(payload[2:4], "big") if has_ports else 0

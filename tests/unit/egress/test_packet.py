@@ -29,6 +29,7 @@ def unreachable(inner, kind=3):
 
 
 UDP = struct.pack("!HHHH", 40000, 443, 8, 0)
+ANSWER = struct.pack("!HHHH", 53, 40000, 8, 0)
 
 CASES = {
     "reset of a first segment": (ip4(6, tcp(0x14)), KernelRefusal("tcp", "203.0.113.9", 22)),
@@ -41,6 +42,8 @@ CASES = {
     "udp": (ip4(1, unreachable(ip4(17, UDP))), KernelRefusal("udp", "203.0.113.9", 443)),
     "udp v6": (ip6(58, unreachable(ip6(17, UDP), kind=1)), KernelRefusal("udp", "2001:db8::9", 443)),
     "udp to loopback": (ip4(1, unreachable(ip4(17, UDP, destination=LOOP))), None),
+    "an answer of the name server's": (ip4(1, unreachable(ip4(17, ANSWER))), None),
+    "an answer of the name server's, v6": (ip6(58, unreachable(ip6(17, ANSWER), kind=1)), None),
     "another protocol": (ip4(1, unreachable(ip4(47, b"\0" * 8))), KernelRefusal("ip-47", "203.0.113.9", 0)),
     "sctp": (ip4(1, unreachable(ip4(132, UDP))), KernelRefusal("sctp", "203.0.113.9", 443)),
     "an error about an error": (ip4(1, unreachable(ip4(1, b"\0" * 8))), None),
