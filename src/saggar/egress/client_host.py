@@ -200,22 +200,19 @@ class Client(Requests):
             self.drop_upstream()
             self.over(refusal)
 
-    def _note_redaction(self) -> bool:
-        """Once a request, before what was cleaned goes on; False: it must not."""
-        if self._told:
+    def _note_redaction(self, hits: int = 1) -> bool:
+        """Before what was cleaned goes on, and at the end where more was; False: it must not."""
+        if self._told >= hits:
             return True
-        self._told = True
+        self._told = hits
         rule = self.authorized.rule.id
-        return self.record(Decision(ALLOW, "secret_redacted", layer="L2", rule=rule, detail=self.admitted))
+        detail = {**self.admitted, "hits": hits}
+        return self.record(Decision(ALLOW, "secret_redacted", layer="L2", rule=rule, detail=detail))
 
     def _finish(self) -> None:
         """The answer is complete."""
-        if self._redactor is not None and self._redactor.hits:
-            detail = {**self.admitted, "hits": self._redactor.hits}
-            if not self.record(
-                Decision("allow", "secret_redacted", layer="L2", rule=self.authorized.rule.id, detail=detail)
-            ):
-                return
+        if self._redactor is not None and self._redactor.hits and not self._note_redaction(self._redactor.hits):
+            return
         upstream, self.upstream = self.upstream, None
         if upstream is not None:
             self.account(upstream)

@@ -89,7 +89,7 @@ class Requests(Uploads):
         self._keep = True
         self._done_up = False
         self._retried = False
-        self._told = False
+        self._told = 0
         self._waits = False
         self._kept = []
         self._token_head: ResponseHead | None = None
@@ -203,7 +203,8 @@ class Requests(Uploads):
     def _judged(self, raw: bytes) -> Known | None:
         """A head that is not known yet, admitted; None where it was refused. Raises ParseError."""
         destination, owner = self.authorized.destination, self.owner
-        head = http_head.parse_request(raw, default_port=443 if destination.scheme == "https" else 80)
+        port, more = 443 if destination.scheme == "https" else 80, self.terms.rules.extra_methods
+        head = http_head.parse_request(raw, default_port=port, more_methods=more)
         self._head = head
         self._keep = head.keep_alive and self.persistent
         self.state = HOLD

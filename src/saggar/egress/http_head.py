@@ -258,8 +258,9 @@ def _version(word: bytes) -> int:
 _authority = lru_cache(maxsize=512)(parse_authority)
 
 
-def parse_request(head: bytes, *, default_port: int = 80) -> RequestHead:
-    """Read one complete request head (through its blank line). default_port: of a Host field without one.
+def parse_request(head: bytes, *, default_port: int = 80, more_methods: frozenset[str] = frozenset()) -> RequestHead:
+    """Read one complete request head (through its blank line). default_port: of a Host field without one. more_methods: that a
+    rule of the host names.
 
     Raises ParseError: `malformed_request`, `bad_framing`, `head_too_large`, `method_refused`, `name_mismatch`,
     `bad_host_name`, `ip_literal`, `bad_port`.
@@ -271,7 +272,7 @@ def parse_request(head: bytes, *, default_port: int = 80) -> RequestHead:
     method, target, version = words[0], words[1], _version(words[2])
     if not method or method.translate(None, _TOKEN):
         raise _bad("the method is malformed")
-    if method.decode() not in METHODS:
+    if method.decode() not in METHODS and method.decode() not in more_methods:
         raise _bad("the method is not served", "method_refused")
     fields, collected = _fields(lines[1:])
     hosts = collected.get(b"host", [])

@@ -146,6 +146,9 @@ def swap_tokens(body: bytes, mint: Callable[[str], str]) -> tuple[bytes, dict[st
     mint: gives a placeholder for a format name (`jwt` where the token looks like one). Raises ParseError where the body is
     no JSON object of strings and numbers, duplicates a key, or is too large: such an answer must not be passed on.
     """
+    if not body:
+        # a revocation is answered with nothing (RFC 7009, section 2.2), and in nothing there is no token
+        return b"", {}
     if len(body) > LIMIT_BYTES:
         raise ParseError("the token endpoint's answer is too large", reason="token_answer_too_large")
     try:

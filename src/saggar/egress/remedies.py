@@ -127,7 +127,7 @@ REMEDIES = {
     "canary": "the key in the environment works only on its own host, in its own place",
     "sigv4_": "sign with the key found in the environment, for the pinned region and service, in the `Authorization` header",
     "insecure_upstream": "use https",
-    "credential_unavailable": "the operator's secret store did not answer; try again later",
+    "credential_unavailable": "its source gave none, and `saggar log` tells the operator why; try again later",
     "leaf_unavailable": _AGAIN,
     "approval_unattended": "the operator can start the run with `--ask hold`, and answer with `saggar egress approve`",
     "approval_timeout": "the operator can answer with `saggar egress approve` while the request waits",

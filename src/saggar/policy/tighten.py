@@ -1,7 +1,8 @@
 """A smaller allowlist, from what runs have used: proposed as a change to the policy file's text, never made.
 
 I1  The proposed file loads, and its rules are exactly those that were asked for; else there is no proposal.
-I2  Only `[[egress.allow]]` tables are touched: whole tables are removed, or their `ports` or `host` line is rewritten.
+I2  Only `[[egress.allow]]` tables are touched: whole tables are removed, with the tables that stand in them
+    (`[egress.allow.http]`), or their `ports` or `host` line is rewritten.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from saggar.policy.model import EgressRule
 
 _HEADER = re.compile(r"\s*\[\[\s*egress\s*\.\s*allow\s*\]\]\s*(#.*)?")
+_PART = re.compile(r"\s*\[{1,2}\s*egress\s*\.\s*allow\s*\.")
 _ANY_HEADER = re.compile(r"\s*\[")
 _PORTS = re.compile(r"(\s*ports\s*=\s*)\[[0-9,\s]*\](.*)", re.DOTALL)
 
@@ -57,7 +59,7 @@ def tighten(text: str, name: str, unused: Mapping[str, tuple[int, ...]]) -> Tigh
     if not removed:
         return None
     blocks = _blocks(text.splitlines(keepends=True))
-    if sum(1 for is_rule, _ in blocks if is_rule) != len(rules):
+    if sum(1 for kind, _ in blocks if kind == "rule") != len(rules):
         return None
     proposed = _rewritten(blocks, rules, wanted)
     if proposed is None:
@@ -75,25 +77,27 @@ def _content(rule: EgressRule) -> EgressRule:
     return rule.replace(id="") if rule.id.startswith("egress.allow[") else rule
 
 
-def _blocks(lines: list[str]) -> list[tuple[bool, list[str]]]:
-    """The lines in groups, each with whether it is one `[[egress.allow]]` table."""
-    blocks: list[tuple[bool, list[str]]] = [(False, [])]
+def _blocks(lines: list[str]) -> list[tuple[str, list[str]]]:
+    """The lines in groups, each with its kind: `rule`, one `[[egress.allow]]` table; `part`, a table in the last one of these;
+    `other`."""
+    blocks: list[tuple[str, list[str]]] = [("other", [])]
     for line in lines:
         if _ANY_HEADER.match(line):
-            is_rule = _HEADER.fullmatch(line.rstrip("\r\n")) is not None
-            blocks.append((is_rule, []))
+            rule = _HEADER.fullmatch(line.rstrip("\r\n")) is not None
+            blocks.append(("rule" if rule else "part" if _PART.match(line) else "other", []))
         blocks[-1][1].append(line)
     return blocks
 
 
 def _rewritten(
-    blocks: list[tuple[bool, list[str]]], rules: tuple[EgressRule, ...], wanted: tuple[EgressRule | None, ...]
+    blocks: list[tuple[str, list[str]]], rules: tuple[EgressRule, ...], wanted: tuple[EgressRule | None, ...]
 ) -> str | None:
     out: list[str] = []
     at = 0
-    for is_rule, lines in blocks:
-        if not is_rule:
-            out += lines
+    for kind, lines in blocks:
+        if kind != "rule":
+            if kind == "other" or not at or wanted[at - 1] is not None:
+                out += lines
             continue
         rule, kept = rules[at], wanted[at]
         at += 1

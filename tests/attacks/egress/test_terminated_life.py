@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import ssl
+import threading
 import time
 
 import pytest
@@ -286,3 +287,64 @@ def test_a_terminated_and_a_plain_port_of_one_host(pki, tls_upstream, http_upstr
             answer += data
         assert answer.startswith(b"HTTP/1.1 200")
         assert b"Connection: close" in answer
+
+
+# -- what is under way when the operator takes a host away
+
+UNDER_WAY = ["a stream", "a socket", "a download", "half an upload", "an answer that does not come", "a question"]
+
+
+@pytest.mark.parametrize("what", UNDER_WAY)
+def test_row_61_revocation_cuts_what_is_under_way(pki, what):
+    from saggar.egress.websocket import accept_value
+
+    key = "MDEyMzQ1Njc4OWFiY2RlZg=="
+    hold = threading.Event()
+    chunked = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n7\r\ndata: 1\r\n"
+    )
+    switched = b"HTTP/1.1 101 A\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %s\r\n\r\n\x81\x07data: 1"
+    says = {
+        "a stream": chunked,
+        "a socket": switched % accept_value(key.encode()),
+        "a download": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\ndata: 1",
+    }.get(what, b"")
+
+    def respond(head):
+        return says or hold.wait(30) or None
+
+    fields = "Content-Length: 100\r\n" if what == "half an upload" else ""
+    if what == "a socket":
+        fields = (
+            f"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n"
+        )
+    asks = {"rules": [{"effect": "ask", "paths": ["/**"]}]} if what == "a question" else {}
+    with Upstream(context=pki.server_context(), respond=respond) as upstream:
+        terms = rule(upstream, pki, **BEARER, **asks, websocket=True)
+        with EgressCell([terms], env={"REAL": SECRET}) as cell, tls(cell) as sock:
+            method = "POST" if what == "half an upload" else "GET"
+            head = get(cell).decode().replace("GET", method).replace("\r\n\r\n", f"\r\n{fields}\r\n")
+            sock.sendall(head.encode() + (b"x" * 50 if what == "half an upload" else b""))
+            if says:
+                seen = b""
+                while b"data: 1" not in seen:
+                    seen += sock.recv(4096)
+            elif what == "a question":
+                cell.wait_record(reason="rule_asks")
+            else:
+                wait_until(lambda: b"x" * 50 in upstream.bytes if fields else upstream.bytes)
+            began = time.monotonic()
+            cell.update([])
+            assert ends(sock)
+            assert time.monotonic() - began < 5
+            cell.wait_record(reason="revoked")
+            if what == "a question":
+                assert not upstream.bytes
+        hold.set()
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -88,7 +88,7 @@ def test_tokens_of_an_answer_become_placeholders():
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"access_token=x", b'{"a":1,"a":2}', b"{" * 70000, b'{"a":' * 20000, b"\xff"]
+    "body", [b" ", b"[]", b"access_token=x", b'{"a":1,"a":2}', b"{" * 70000, b'{"a":' * 20000, b"\xff"]
 )
 def test_answer_that_cannot_be_understood_is_not_passed(body):
     with pytest.raises(ParseError):

@@ -897,6 +897,21 @@ def test_token_answer_that_cannot_be_read_is_not_passed_on(body):
         assert b"REAL" not in answer
 
 
+def test_a_token_endpoint_that_answers_with_nothing():
+    """As to a revocation (RFC 7009, section 2.2)."""
+    with Rig(ok(b""), {"token_endpoint": True}) as rig:
+        assert status(rig.ask(get(b"/revoke", method=b"POST", body=b"token=a"))) == 200
+
+
+def test_a_method_that_a_rule_names():
+    """Vault lists with a method of its own; where no rule names it, it is unknown."""
+    for rules, code in (([{"methods": ["LIST"], "paths": ["/v1/**"]}], 200), ([{"paths": ["/v1/**"]}], 405)):
+        with Rig(ok(), {**BEARER, "rules": rules}) as rig:
+            assert status(rig.ask(get(b"/v1/secret/metadata", auth(rig), method=b"LIST"))) == code
+            assert len(rig.upstream.received) == (code == 200)
+            assert status(rig.ask(get(b"/v1/x", auth(rig), method=b"TRACE"))) == 405
+
+
 def test_refusal_of_a_head_request_has_no_body(bearer):
     fresh(bearer)
     conn = bearer.connect()

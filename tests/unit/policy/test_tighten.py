@@ -40,6 +40,40 @@ def test_tighten(unused, removed, gone, stays):
     assert 'set = { X = "y" }' in made.text
 
 
+TABLES = """
+[[egress.allow]]
+host = "a.test"
+[egress.allow.http]
+methods = ["GET"]
+[egress.allow.http.budget]
+requests = 5
+
+[[egress.allow]]
+host = "b.test"
+[egress.allow.http]
+websocket = true
+[[egress.allow.http.rules]]
+paths = ["/x"]
+[[egress.allow.http.rules]]
+paths = ["/y"]
+
+[[egress.allow]]
+host = "c.test"
+[egress.allow.http]
+methods = ["PUT"]
+"""
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_tables_of_a_rule_go_with_it(number):
+    from saggar.policy.load import parse
+
+    made = tighten(TABLES, "f", {f"egress.allow[{number}]": (443,)})
+    before, after = parse(TABLES, "f").egress.allow, parse(made.text, "f").egress.allow
+    kept = [rule for i, rule in enumerate(before) if i != number]
+    assert [(r.host, r.http) for r in after] == [(r.host, r.http) for r in kept]
+
+
 @pytest.mark.parametrize(
     ("text", "unused"),
     [
