@@ -29,6 +29,12 @@ host = "db.allowed.test"
 ports = [5432]
 enabled = false
 connect_to = "127.0.0.1:{plain}"
+
+[[egress.allow]]
+host = "two.allowed.test"
+ports = [5432, 5433]
+enabled = false
+connect_to = "127.0.0.1:{plain}"
 """
 CLIENT = r"""
 import os, socket, sys, urllib.error, urllib.request
@@ -36,8 +42,10 @@ def https(path):
     request = urllib.request.Request("https://api.allowed.test" + path, headers={"Authorization": "Bearer " + os.environ["KEY"]})
     return str(urllib.request.urlopen(request, timeout=60).status)
 def raw(path):
-    with socket.create_connection(("db.allowed.test", 5432), timeout=60) as s:
-        s.sendall(b"GET / HTTP/1.0\r\nHost: db.allowed.test:5432\r\n\r\n")
+    host, _, port = path.strip("/").partition(":")
+    host, port = host or "db.allowed.test", port or "5432"
+    with socket.create_connection((host, int(port)), timeout=60) as s:
+        s.sendall(b"GET / HTTP/1.0\r\nHost: %s:%s\r\n\r\n" % (host.encode(), port.encode()))
         return s.recv(12).decode() or "nothing"
 for line in sys.stdin:
     how, path = line.split()
@@ -49,7 +57,13 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def there(place, workspace):
+def flags():
+    """Of `saggar run`, beside the policy."""
+    return ()
+
+
+@pytest.fixture
+def there(place, workspace, flags):
     ca = TaskCa("upstream", time.time())
     leaf, key = ca.leaf("api.allowed.test")
     Path(place, "leaf.pem").write_text(leaf + key)
@@ -77,7 +91,7 @@ def there(place, workspace):
             )
 
         process = subprocess.Popen(
-            [sys.executable, "-m", "saggar", "run", "--policy", f"{place}/p.toml", "--", "/usr/bin/python3", "-c", CLIENT],
+            [sys.executable, "-m", "saggar", "run", "--policy", f"{place}/p.toml", *flags, "--", "/usr/bin/python3", "-c", CLIENT],
             cwd=workspace, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
 
@@ -138,3 +152,14 @@ def test_taking_away_cuts_a_request_under_way(there):
     assert box == ["refused"]
     log = [json.loads(line) for line in there("log", "--json").stdout.splitlines()]
     assert any(r["reason"] == "revoked" and r["detail"]["host"] == "api.allowed.test" for r in log)
+
+
+@pytest.mark.parametrize("flags", [("--allow", "two.allowed.test:5433")])
+def test_run_with_one_port_of_a_rule_lets_no_other_port_of_it_in(there, flags):
+    del flags
+    assert there.ask("raw two.allowed.test:5433") == "HTTP/1.1 200"
+    assert there.ask("raw two.allowed.test:5432") == "HTTP/1.1 403"
+    assert there.plain.accepted == 1
+    # what the rule has besides is ready still
+    assert there("allow", "two.allowed.test:5432").stdout.startswith("allowed two.allowed.test:5432 in r")
+    assert there.ask("raw two.allowed.test:5432") == "HTTP/1.1 200"

@@ -390,9 +390,16 @@ def compile_policy(
     hosts: dict[str, None] = {}
     environment: dict[str, str] = {}
     placeholders: list[str] = []
+    #: by id and text: of a rule that is enabled for some of its ports there are two parts, with one credential
+    compiled: dict[tuple[str, str, str], str] = {}
     for rule in policy.allow:
         data = rule.to_json()
-        if rule.http:
+        part = rule.id, rule.host, rule.http
+        if part in compiled:
+            data["http"] = compiled[part]
+            if json.loads(rule.http).get("credential") is not None:
+                _check_ports(rule)
+        elif rule.http:
             entry = json.loads(rule.http)
             try:
                 ca_pem = read_ca(entry["ca"]) if entry.get("ca") else ""
@@ -408,7 +415,7 @@ def compile_policy(
                 raise UsageError(f"two credentials set the variable `{clash[0]}`", hint="give each an `env` of its own")
             environment |= made.environment
             placeholders += made.placeholders
-            data["http"] = json.dumps(made.terms, sort_keys=True)
+            data["http"] = compiled[part] = json.dumps(made.terms, sort_keys=True)
         rules.append(data)
     try:
         Limits.parse(json.loads(policy.budget) if policy.budget else {})

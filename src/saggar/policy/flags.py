@@ -108,10 +108,18 @@ def _allow(policy: Policy, allow: Iterable[str], origins: dict[str, Origin]) -> 
 
 
 def _enable(rules: list[EgressRule], host: str, port: int | None, origins: dict[str, Origin]) -> bool:
-    """Enable the rules that a file has ready for the host (and the port); whether there was one."""
+    """Enable the rules that a file has ready for the host, of each the named port alone where one is named; whether there was one."""
     found = [i for i, r in enumerate(rules) if not r.enabled and r.host == host and (port is None or port in r.ports)]
     for i in found:
-        rules[i] = rules[i].replace(enabled=True)
+        rule = rules[i]
+        rest = tuple(p for p in rule.ports if port is not None and p != port)
+        if rest:
+            # the same rule in two: its id stands for both, as after `saggar allow` in a running task
+            rules.append(rule.replace(ports=rest))
+            rule = rule.replace(ports=(port,))
+            origins[f"egress.allow[{i}].ports"] = _FLAG
+            origins[f"egress.allow[{len(rules) - 1}]"] = _FLAG
+        rules[i] = rule.replace(enabled=True)
         origins[f"egress.allow[{i}].enabled"] = _FLAG
     return bool(found)
 

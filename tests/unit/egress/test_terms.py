@@ -194,3 +194,17 @@ def test_policy_check_says_what_the_wall_would(tmp_path, capsys):
     file.write_text(two % "a" + two % "b")
     assert main(["policy", "check", str(file)]) == 2
     assert "two credentials set the variable `K`" in capsys.readouterr().err
+
+
+def test_the_two_parts_of_a_rule_that_is_enabled_for_some_ports_share_one_credential():
+    http = json.dumps({"credential": {"source": "env:K", "env": "KEY"}, "methods": ["GET"]})
+    parts = [
+        EgressRule(id="a", host="api.test", ports=p, http=http, enabled=e)
+        for p, e in (((443,), True), ((8443,), False))
+    ]
+    made = compile_policy(EgressPolicy(allow=tuple(parts)), random=os.urandom, read_ca=str)
+    one, other = made.egress["allow"]
+    assert one["http"] == other["http"]
+    assert len(made.specs) == len(made.egress["placeholders"]) == 1
+    with pytest.raises(UsageError, match="never sent without TLS"):
+        compile_policy(EgressPolicy(allow=(parts[0], parts[1].replace(ports=(80,)))), random=os.urandom, read_ca=str)

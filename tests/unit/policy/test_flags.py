@@ -118,3 +118,16 @@ def test_allow_enables_what_the_file_has_ready():
         assert made.egress.allow == (ready.replace(enabled=True),)
         assert made.origins["egress.allow[0].enabled"] == FLAG
     assert [r.ports for r in with_flags(file, allow=["db.test:80"]).egress.allow] == [(5432,), (80,)]
+
+
+def test_allow_of_one_port_enables_no_other_port_of_the_rule():
+    file = parse('[[egress.allow]]\nhost = "db.test"\nid = "db"\nports = [443, 5432, 5433]\nenabled = false\n', "f")
+    (ready,) = file.egress.allow
+    made = with_flags(file, allow=["db.test:5432"])
+    assert [(r.ports, r.enabled, r.id) for r in made.egress.allow] == [
+        ((5432,), True, "db"),
+        ((443, 5433), False, "db"),
+    ]
+    made = with_flags(file, allow=["db.test:5432", "db.test:5433"])
+    assert [(r.ports, r.enabled) for r in made.egress.allow] == [((5432,), True), ((5433,), True), ((443,), False)]
+    assert with_flags(file, allow=["db.test"]).egress.allow == (ready.replace(enabled=True),)
