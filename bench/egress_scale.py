@@ -5,10 +5,12 @@ loopback, then measures the round trip of single small messages of other cells w
 in both directions, refused connections and refused names as fast as it can.
 
 The machine is shared too, by the flood's own processes, by its upstream and by whoever measures. So each round has a control:
-the same flood from a cell of a second broker, which shares the machine with the first and nothing else. What of a delay is in the
-control as well is the machine's; the rest is the broker's.
+the same flood from a cell of a second broker, which shares the machine with the first and nothing else. There it is alone, so nobody
+paces it. The floor is the other way round: while the first broker is flooded, and paces it, messages of the second broker's other cells
+and of connections without any broker are timed in turn with those of the first. What of a delay is in the floor as well is the
+machine's (`p99_floor_to_quiet`); the rest is the broker's (`p99_flood_to_floor`).
 
-As in a run, the flooding cell has a limit of one CPU, where this user may make a control group (`flood_cpu_limit`).
+As in a run, the flooding cell has a limit of one CPU, where this user may make a control group (`flood_cpu_limit`), and is not niced.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ from saggar.testing.egress_cell import OPEN_PLANNED
 
 NAME = "api.allowed.test"
 ELSEWHERE = "203.0.113.9"
+#: cells whose messages are timed
+SAMPLED = 8
 ROOT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src")
 
 #: one process in a new user namespace, one child for each network namespace in it
@@ -226,9 +230,7 @@ def one_cpu():
 
 
 def enter(group):
-    """This process is one of the flooding cell's, niced: what is looked at is the broker's fairness between cells, not the
-    scheduler's between client processes."""
-    os.nice(10)
+    """This process is one of the flooding cell's."""
     if group:
         with open(group, "w", encoding="ascii") as f:
             f.write("0")
@@ -276,18 +278,27 @@ def knock(agent_fd, moved, until, group):
                 dns.recv(512, socket.MSG_DONTWAIT)
 
 
-def round_trips(socks, seconds):
-    """Milliseconds of single round trips over `socks` in turn, with a pause: an ordinary cell is not a flood either."""
-    found = []
+def round_trips(places, seconds):
+    """Sorted milliseconds of single round trips by place, in turn over its sockets, with a pause: an ordinary cell is no flood either."""
+    found = {place: [] for place in places}
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        for s in socks:
-            started = time.perf_counter()
-            s.sendall(b"ping")
-            s.recv(100)
-            found.append((time.perf_counter() - started) * 1e3)
-            time.sleep(0.001)
-    return sorted(found)
+        for socks in zip(*places.values(), strict=True):
+            for place, s in zip(places, socks, strict=True):
+                started = time.perf_counter()
+                s.sendall(b"ping")
+                s.recv(100)
+                found[place].append((time.perf_counter() - started) * 1e3)
+                time.sleep(0.001)
+    return {place: sorted(trips) for place, trips in found.items()}
+
+
+def direct(address, count):
+    """Connections to the others' upstream with nothing between."""
+    socks = [socket.create_connection(address) for _ in range(count)]
+    for s in socks:
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return socks
 
 
 def rss_mb(pid):
@@ -331,9 +342,9 @@ def main():
     quiet, loud = ([EgressRule(id="r", host=NAME, connect_to=s.getsockname()[:2])] for s in servers)
     with tempfile.TemporaryDirectory(prefix="saggar-scale-") as directory, one_cpu() as group:
         fleet = Fleet(options.cells, [loud, quiet], directory)
-        control = Fleet(1, [loud], directory)
+        control = Fleet(1 + SAMPLED, [loud, quiet], directory)
         try:
-            result = run(fleet, control, options, context, group)
+            result = run(fleet, control, direct(servers[0].getsockname(), SAMPLED), options, context, group)
         finally:
             for ended in (fleet, control):
                 ended.close()
@@ -342,7 +353,7 @@ def main():
     print(json.dumps(result, indent=2))
 
 
-def run(fleet, control, options, context, group):
+def run(fleet, control, unbroken, options, context, group):
     hello = client_hello.hello(NAME.encode())
     empty = rss_mb(fleet.broker.pid)
     started = time.perf_counter()
@@ -351,7 +362,8 @@ def run(fleet, control, options, context, group):
     for s in held:
         s.sendall(b"ping")
     alive = sum(s.recv(100) == b"ping" for s in held)
-    sampled = [fleet.tunnel(cell, hello) for cell in range(1, 9)]
+    sampled, beside = ([f.tunnel(cell, hello) for cell in range(1, 1 + SAMPLED)] for f in (fleet, control))
+    floors = {"floor": beside, "direct": unbroken}
     floods = {"flood": Flood(context, fleet, hello), "control": Flood(context, control, hello)}
     trips = {"quiet": [], "flood": [], "control": []}
     waits = []
@@ -362,7 +374,8 @@ def run(fleet, control, options, context, group):
                 floods[kind].start(options.seconds + 0.5, group)
                 time.sleep(0.3)
             before = schedule_s(fleet.broker.pid)
-            found.append(round_trips(sampled, options.seconds))
+            # the second broker paces its flood where others of its own are active: there they are not
+            found.append(round_trips({"others": sampled} | ({} if kind == "control" else floors), options.seconds))
             after = schedule_s(fleet.broker.pid)
             if kind == "flood":
                 waits.append([(b - a) / options.seconds for a, b in zip(before, after, strict=True)])
@@ -370,11 +383,12 @@ def run(fleet, control, options, context, group):
                 floods[kind].wait()
     seconds = options.rounds * (options.seconds + 0.5)
     found = {
-        f"others_{label}_{kind}_ms": statistics.median(at(r, share) for r in trips[kind])
+        f"{place}_{label}_{kind}_ms": statistics.median(at(r[place], share) for r in rounds)
         for label, share in (("p50", 0.5), ("p99", 0.99))
-        for kind in trips
+        for kind, rounds in trips.items()
+        for place in rounds[0]
     }
-    p99 = [found[f"others_p99_{kind}_ms"] for kind in ("flood", "quiet", "control")]
+    p99 = {kind: found[f"others_p99_{kind}_ms"] for kind in trips} | {"floor": found["floor_p99_flood_ms"]}
     return {
         "cells": options.cells,
         "connections_open": len(held),
@@ -384,9 +398,11 @@ def run(fleet, control, options, context, group):
         "broker_rss_mb": rss_mb(fleet.broker.pid),
         "flood_cpu_limit": "one CPU" if group else "none: no control group can be made",
         **found,
-        "p99_flood_to_quiet": p99[0] / p99[1],
-        "p99_control_to_quiet": p99[2] / p99[1],
-        "p99_flood_to_control": p99[0] / p99[2],
+        "p99_flood_to_quiet": p99["flood"] / p99["quiet"],
+        "p99_floor_to_quiet": p99["floor"] / p99["quiet"],
+        "p99_flood_to_floor": p99["flood"] / p99["floor"],
+        "p99_control_to_quiet": p99["control"] / p99["quiet"],
+        "direct_p99_flood_to_quiet": found["direct_p99_flood_ms"] / found["direct_p99_quiet_ms"],
         "broker_share_running": statistics.median(w[0] for w in waits),
         "broker_share_waiting_for_cpu": statistics.median(w[1] for w in waits),
         **{f"{kind}_mb_s": f.moved[0] / seconds / 1e6 for kind, f in floods.items()},

@@ -25,7 +25,7 @@ from saggar.egress.listeners import CAPTURED_PORTS, PROXY_PORT, RESOLVER_ADDRESS
 from saggar.egress.match import RuleSet
 from saggar.egress.names import SyntheticNames
 from saggar.egress.packet_host import PacketWatch
-from saggar.egress.shares_host import ACCEPT_NS, ROUND_NS
+from saggar.egress.shares_host import ACCEPT_NS
 from saggar.egress.spend import Spend
 from saggar.egress.wire_host import reset
 
@@ -230,7 +230,7 @@ class Cell:
             if self.share.spent:
                 self.share.park(listener.fileno(), self._accept, listener, serve)
                 return
-            self.share.take(ROUND_NS if self.share.paced else ACCEPT_NS)
+            self.share.take(ACCEPT_NS)
             try:
                 sock, _peer = listener.accept()
             except BlockingIOError:

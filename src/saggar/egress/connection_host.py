@@ -117,9 +117,10 @@ class Connection:
 
     def start(self) -> None:
         self.cell.connections.add(self)
-        hello = None if self.proxy else self._hello_at_once()
+        paced = self.cell.share.paced
+        hello = None if self.proxy or paced else self._hello_at_once()
         if hello is None:
-            self._task = self.cell.loop.create_task(eager.metered(self._run(None), self.cell.share))
+            self._task = self.cell.loop.create_task(eager.metered(self._run(None, paced=paced), self.cell.share))
         else:
             self._task = eager.start(self.cell.loop, self._run(hello), self.cell.share)
 
@@ -131,8 +132,13 @@ class Connection:
             return None
         return hello if isinstance(hello, ClientHello) and hello.server_name is not None else None
 
-    async def _run(self, hello: ClientHello | None) -> None:
+    async def _run(self, hello: ClientHello | None, *, paced: bool = False) -> None:
         try:
+            if paced:
+                # each step is a piece of work of its own: together they would keep the loop for half a millisecond
+                await self.cell.share.turn()
+                hello = None if self.proxy else self._hello_at_once()
+                await self.cell.share.turn()
             self.address, self.port = self.sock.getsockname()[:2]
             if not self.proxy and not self.fixed:
                 self.fixed = self.cell.names.name_of(self.address)
@@ -300,8 +306,12 @@ class Connection:
             self._refuse(refuse(e.reason, cause=str(e), name=name), ACCESS_DENIED)
             return
         result = self.judge(self._to(host, self.port, "https"))
+        turn = self.cell.share.turn
         if isinstance(result, Decision):
-            self._refuse(result, ACCESS_DENIED)
+            await turn()
+            self.record_refused(result)
+            await turn()
+            say_and_close(self.sock, ACCESS_DENIED)
         elif is_terminated(result.rule):
             await self._terminate(result)
         elif hello.ech:
@@ -346,6 +356,7 @@ class Connection:
         if not self.record_allowed(request):
             reset(self.sock)
             return
+        await self.cell.share.turn()
         try:
             upstream = await self.cell.dialer.dial(request)
         except DialError as e:

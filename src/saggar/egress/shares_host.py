@@ -1,8 +1,9 @@
 """Whose turn it is in the one event loop, so that one cell's flood is not felt in the others.
 
 I1  A cell that works alone is never paced: what nobody else needs is its own.
-I2  While others are active, a cell that works more than `HEAVY` of the time gets at most `EACH` of it, in slices of well below a
-    millisecond; between them its sockets are not even watched, so its clients wait instead of taking the CPU that others need.
+I2  While others are active, a cell that works more than `HEAVY` of the time gets at most `EACH` of it, one small piece of work at a
+    time, and between two pieces the others are asked; where one of them has just worked the piece waits, up to `_SAVED_NS`. Between
+    turns its sockets are not even watched, so its clients wait instead of taking the CPU that others need.
 I3  Cells that are heavy together take turns (deficit round robin over cells, not over sockets; what a turn overdraws is paid back).
 I4  A cell has at most as many connections as are left for all: whoever takes what it can get leaves the half.
 I5  Nothing is lost: what is not read stays in the kernel, and TCP tells the client.
@@ -51,15 +52,15 @@ FEW = 8
 ACTIVE_NS = 100_000_000
 _LOOK_NS = 5_000_000
 #: read at once by a paced cell: a callback is not cut short
-PACED_BYTES = 128 * 1024
+PACED_BYTES = 16 * 1024
 #: what one callback may take, and what it reads at once: to begin with, at least, at most
 SLICE_NS = 2_000_000
 FIRST_BYTES, LEAST_BYTES, MOST_BYTES = 32 * 1024, 4 * 1024, 256 * 1024
 _TURN_S = 0.001
 #: so long a paced cell must have been light
 _CALM_NS = 10_000_000
-#: what an idle cell may save up, and what a turn may overdraw before the cell is passed over for good
-_SAVED_NS = 100_000
+#: what a paced cell may save up: so long it is held back because others are at work, then it has its part all the same
+_SAVED_NS = 400_000
 
 
 def _nothing() -> None:
@@ -79,6 +80,8 @@ class Share:
         "credit",
         "held",
         "loop",
+        "noted",
+        "owed",
         "paced",
         "piece",
         "seen",
@@ -109,6 +112,10 @@ class Share:
         self.seen = 0.0
         self.active = 0
         self.credit = 0.0
+        #: held back for so long that it goes on whatever the others do, until its credit is used up
+        self.owed = False
+        #: `work` when paced cells last asked whether others are at work
+        self.noted = 0.0
         #: (descriptor, whether for writing) or a future to what watches it again, and to what is called with the turn
         self._parked: dict[object, tuple[Callable[[], object], Callable[[], object]]] = {}
 
@@ -218,22 +225,28 @@ class Share:
 
     # -- the turn ----------------------------------------------------------------------------------------------------
 
+    @property
+    def ready(self) -> bool:
+        """Whether something waits that the credit is enough for."""
+        return self.credit > 0 and bool(self._parked)
+
     def serve(self) -> None:
-        """Call what is parked, first come first served, until the credit is used up."""
-        parked, cpu = self._parked, self._all.cpu
-        while parked and self.credit > 0:
-            self.spent = False
-            self._serving = True
-            before, work = cpu(), self.work
-            watch, callback = parked.pop(next(iter(parked)))
-            try:
-                watch()
-                callback()
-            finally:
-                # of a terminated host much is done at the end of the round: then the estimate is nearer
-                self._serving = False
-                self.credit -= max(cpu() - before, self.work - work)
-                self.spent = self.paced
+        """Call the one that has been parked longest, for one piece of work; to be called where something is `ready`."""
+        cpu = self._all.cpu
+        before, work = cpu(), self.work
+        self.spent = False
+        self._next = work  # whatever it takes first is all that it takes: one accept, one name
+        self._serving = True
+        watch, callback = self._parked.pop(next(iter(self._parked)))
+        try:
+            watch()
+            callback()
+        finally:
+            # of a terminated host much is done at the end of the round: then the estimate is nearer
+            self._serving = False
+            self.credit -= max(cpu() - before, self.work - work)
+            self.owed = self.owed and self.credit > 0
+            self.spent = self.paced
 
     def release(self) -> None:
         """No longer paced: everything is watched again, and has its turn in the next rounds."""
@@ -268,6 +281,10 @@ class Shares:
         self._paced: deque[Share] = deque()
         self._looked = 0
         self._last = 0
+        #: cells that are not paced and were active lately
+        self._light: list[Share] = []
+        #: whether a turn is to come
+        self._armed = False
 
     def join(self) -> Share:
         share = Share(self)
@@ -306,7 +323,9 @@ class Shares:
     def _pace(self, share: Share, now: int) -> None:
         share.paced = share.spent = True
         share.credit = 0.0
-        if not self._paced:
+        share.owed = False
+        if not self._armed:
+            self._armed = True
             self._last = now
             self.loop.call_later(_TURN_S, self._turn)
         self._paced.append(share)
@@ -328,24 +347,51 @@ class Shares:
         return any(s.active > now - ACTIVE_NS and s is not share for s in self._shares)
 
     def _turn(self) -> None:
-        """One turn of each paced cell."""
+        """What the paced cells have earned, and the first piece of it."""
         now = self.clock()
         elapsed, self._last = now - self._last, now
         if self._look(now):
             self._release(now)
-        light = any(s.active > now - ACTIVE_NS and not s.paced for s in self._shares)
+        self._light = [s for s in self._shares if s.active > now - ACTIVE_NS and not s.paced]
         count = len(self._paced)
         if not count:
+            self._armed = False
             return
-        part = min(EACH, ALL / count) if light else 1 / count
+        part = min(EACH, ALL / count) if self._light else 1 / count
+        for share in self._paced:
+            share.credit = min(share.credit + part * elapsed, _SAVED_NS)
+            share.owed = share.owed or share.credit == _SAVED_NS
+        # not now: what this round is asked next, before any socket, would be a second piece
+        self.loop.call_soon(self._piece)
+
+    def _at_work(self) -> bool:
+        """Whether a cell that is not paced has worked since the last look: its answer may be on the way by now.
+
+        The loop looks at its timers whenever something wakes it, so a turn comes right behind a request of another cell more often than not.
+        """
+        found = False
+        for share in self._light:
+            if share.work != share.noted:
+                share.noted = share.work
+                found = True
+        return found
+
+    def _piece(self) -> None:
+        """One piece of work of one paced cell, then a look at the sockets of all others; so until all credit is used up."""
+        paced = self._paced
+        waits = self._at_work()
         try:
-            for share in tuple(self._paced):
-                share.credit = min(share.credit + part * elapsed, _SAVED_NS)
-                share.serve()
+            for _ in range(len(paced)):
+                share = paced[0]
+                paced.rotate(-1)
+                if share.ready and (share.owed or not waits):
+                    share.serve()
+                    break
         finally:
             # also where a callback failed: the others must not wait for ever
-            self._paced.rotate(-1)
-            if light or not any(s.waits and s.credit > 0 for s in self._paced):
+            if any(s.ready and (s.owed or not waits) for s in paced):
+                self.loop.call_soon(self._piece)
+            elif self._light or not any(s.waits for s in paced):
                 self.loop.call_later(_TURN_S, self._turn)
             else:
                 self.loop.call_soon(self._turn)

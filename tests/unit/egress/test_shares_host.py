@@ -299,6 +299,67 @@ def test_a_paced_cell_gets_its_part_and_no_more():
     paced(body)
 
 
+def test_others_at_work_hold_a_paced_cell_back_and_do_not_starve_it():
+    async def body(p):
+        p.more(15)
+        await asyncio.sleep(0.01)
+        p.reads = 0
+        working = True
+
+        async def work():
+            while working:
+                p.light.take(1)
+                await asyncio.sleep(0)
+
+        task = asyncio.ensure_future(work())
+        for _ in range(3):
+            await next_turn(p.clock)
+        assert p.reads == 0
+        started, steps = p.clock.now - 3_000_000, 40
+        for _ in range(steps):
+            await next_turn(p.clock)
+        part = p.reads * p.cost / (p.clock.now - started)
+        assert EACH * 0.5 < part <= EACH * 1.1
+        working = False
+        await task
+
+    paced(body)
+
+
+def test_other_cells_are_asked_between_two_pieces_of_one_turn():
+    async def body(p):
+        order = []
+        near, far = socket.socketpair()
+
+        def light():
+            near.recv(1)
+            order.append("light")
+
+        def heavy(sock):
+            if p.heavy.spent:
+                p.heavy.park(sock.fileno(), heavy, sock)
+                return
+            sock.recv(1)
+            order.append("heavy")
+            far.send(b"x")
+
+        p.heavy.loop.remove_reader(p.near.fileno())
+        p.others += [near, far]
+        near.setblocking(False)
+        p.light.loop.add_reader(near.fileno(), light)
+        for _ in range(3):
+            a, b = socket.socketpair()
+            p.others += [a, b]
+            b.send(b"x")
+            p.heavy.loop.add_reader(a.fileno(), heavy, a)
+        await asyncio.sleep(0.01)
+        assert not order
+        await next_turn(p.clock)
+        assert order == ["heavy", "light"] * 3
+
+    paced(body)
+
+
 def test_what_a_turn_overdraws_is_paid_back():
     async def body(p):
         p.cost = 1_000_000
