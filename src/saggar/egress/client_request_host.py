@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from saggar.egress.upstream_host import Exchange
 
 AHEAD_LIMIT = 64 * 1024
+UPSTREAM_HANDSHAKE_S = 20.0
 
 
 class Requests(Uploads):
@@ -309,7 +310,8 @@ class Requests(Uploads):
 
     def _redeemed(self, body: bytes) -> bytes | None:
         """A token endpoint's request with its own tokens in place; None where another placeholder stands in it."""
-        body = self.owner.redeem(body, self.authorized.rule.id)
+        kinds = [v for n, v in self._admitted.fields if n == b"content-type"] if self._admitted is not None else []
+        body = self.owner.redeem(body, self.authorized.rule.id, as_json=any(b"json" in kind.lower() for kind in kinds))
         if self.owner.canary is not None and self.owner.canary.seen(body):
             self._stop_upload("canary", "a placeholder stands where it does not belong", alert=True)
             return None
@@ -409,6 +411,8 @@ class Requests(Uploads):
         upstream = Upstream(self.loop, sock, self.owner.turn, key, self.owner.answers)
         upstream.share = self.owner.share
         self.upstream = upstream
+        # what is awaited now is a handshake, and no model thinks about that
+        self.deadline = self.loop.time() + UPSTREAM_HANDSHAKE_S
         upstream.begin(self.exchange(), admitted.method)
         secure = destination.scheme == "https"
         try:

@@ -7,6 +7,7 @@ I3  Revoked rules and a removed cell cut their connections at once.
 
 from __future__ import annotations
 
+import json
 import os
 import ssl
 from typing import TYPE_CHECKING
@@ -209,12 +210,14 @@ class Termination:
             self.issued = self.shared.issued()
             self.expect(self._placeholders)
 
-    def redeem(self, body: bytes, rule: str) -> bytes:
-        """A request body for a token endpoint, with that endpoint's tokens in place of their placeholders."""
+    def redeem(self, body: bytes, rule: str, *, as_json: bool = False) -> bytes:
+        """A request body for a token endpoint, with that endpoint's tokens in place of their placeholders. as_json: it is
+        JSON, else a form."""
         self.catch_up()
         for placeholder, (token, owner) in self.issued.items():
             if owner == rule and placeholder.encode() in body:
-                body = body.replace(placeholder.encode(), quote(token, safe="-._~").encode())
+                text = json.dumps(token)[1:-1] if as_json else quote(token, safe="-._~")
+                body = body.replace(placeholder.encode(), text.encode())
         return body
 
     def known_context(self, host: str) -> ssl.SSLContext | None:

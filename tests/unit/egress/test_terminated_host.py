@@ -897,6 +897,55 @@ def test_token_answer_that_cannot_be_read_is_not_passed_on(body):
         assert b"REAL" not in answer
 
 
+@pytest.mark.parametrize(
+    ("kind", "make", "sent"),
+    [
+        (
+            b"application/json; charset=utf-8",
+            b'{"refresh_token": "%s"}',
+            b'{"refresh_token": "REAL/refresh+token=\\"1"}',
+        ),
+        (
+            b"application/x-www-form-urlencoded",
+            b"refresh_token=%s&a=b",
+            b"refresh_token=REAL%2Frefresh%2Btoken%3D%221&a=b",
+        ),
+    ],
+)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_token_goes_back_as_the_bodys_form_has_it(kind, make, sent, chunked):
+    answer = json.dumps({"refresh_token": 'REAL/refresh+token="1'}).encode()
+    with Rig(ok(answer), {"token_endpoint": True}) as rig:
+        body = rig.ask(get(b"/token", method=b"POST", body=b"a=b")).partition(b"\r\n\r\n")[2]
+        content = make % json.loads(body)["refresh_token"].encode()
+        asked = get(b"/token", b"Content-Type: " + kind, method=b"POST", body=content)
+        if chunked:
+            pieces = b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in (content[:30], content[30:]))
+            asked = (
+                get(b"/token", b"Content-Type: " + kind, b"Transfer-Encoding: chunked", method=b"POST")
+                + pieces
+                + b"0\r\n\r\n"
+            )
+        assert status(rig.ask(asked)) == 200
+        head, _, got = rig.upstream.received[-1].partition(b"\r\n\r\n")
+        assert got == sent
+        assert b"Content-Length: %d" % len(sent) in head
+        assert b"chunked" not in head
+
+
+def test_an_upstream_that_never_ends_its_handshake(monkeypatch):
+    """The time that an answer may take is not the time of a handshake."""
+    from saggar.egress import client_request_host
+
+    monkeypatch.setattr(client_request_host, "UPSTREAM_HANDSHAKE_S", 0.2)
+    silent = Upstream(ok(), tls=False)
+    with Rig(ok(), BEARER, upstream=silent) as rig:
+        conn = rig.connect()
+        conn.settimeout(10)
+        answer = rig.ask(get(b"/v1/x", auth(rig)), conn)
+        assert (status(answer), reason(answer)) == (504, "upstream_timeout")
+
+
 def test_a_token_endpoint_that_answers_with_nothing():
     """As to a revocation (RFC 7009, section 2.2)."""
     with Rig(ok(b""), {"token_endpoint": True}) as rig:
