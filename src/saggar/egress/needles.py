@@ -156,11 +156,19 @@ class Needles:
         self._heads = {f: tuple(n for n in self.needles if n[0] == f) for f in self._firsts}
 
     def alike(self) -> list[tuple[bytes, tuple[bytes, ...]]]:
-        """(what they all begin with, needles): each needle once, the longest of a group first."""
+        """(what they all begin with, needles): each needle once, the longest of a group first. A search takes the steps of its
+        needle's length: a few long needles are found faster one by one than by the little that they share."""
         groups: dict[bytes, list[bytes]] = {}
         for needle in self.needles:
             groups.setdefault(needle[:MIN_BYTES], []).append(needle)
-        return [(_shared(group), tuple(group)) for group in groups.values()]
+        found = []
+        for group in groups.values():
+            start = _shared(group)
+            if 1 / len(start) <= sum(1 / len(n) for n in group):
+                found.append((start, tuple(group)))
+            else:
+                found += [(n, (n,)) for n in group]
+        return found
 
     def found(self, data: bytes) -> bool:
         """Whether any needle lies wholly in `data`."""

@@ -10,6 +10,7 @@ I4  Bytes that cannot be the beginning of a rendering pass at once: an event str
 from __future__ import annotations
 
 from saggar.core.errors import ParseError
+from saggar.egress.find import LONG, lies_in
 from saggar.egress.needles import MIN_BYTES, Needles, renderings
 
 TYPE_CHECKING = False
@@ -43,12 +44,22 @@ class Secrets:
         """`data` as a whole, redacted; the same object where there was nothing."""
         if len(data) < self.needles.least:
             return data
+        if len(data) >= LONG:
+            for start, pairs in self.alike:
+                if lies_in(start, data):
+                    data = _without(data, pairs)
+            return data
         for start, pairs in self.alike:
             if start in data:
-                for needle, shown in pairs:
-                    if needle in data:
-                        data = data.replace(needle, shown)
+                data = _without(data, pairs)
         return data
+
+
+def _without(data: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    for needle, shown in pairs:
+        if needle in data:
+            data = data.replace(needle, shown)
+    return data
 
 
 class Redactor:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from saggar.core.errors import ParseError
+from saggar.egress.find import LONG
 from saggar.egress.redact import Redactor, Secrets
 
 S = b'sk-live/Top+Secret=value&more"quote'
@@ -32,6 +33,16 @@ FORMS = {
     "b64 2": base64.b64encode(b"xy" + S + b"tail"),
     "b64 url": base64.urlsafe_b64encode(b"xyz" + S),
 }
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("at", [0, 7, LONG // 2, LONG])
+def test_a_long_piece_is_searched_as_a_short_one_is(name, at):
+    before, behind = b"." * at, b"." * (2 * LONG - at)
+    # on its own and long: the two ways of searching
+    short = SECRETS.clean(FORMS[name])
+    assert SECRETS.clean(before + FORMS[name] + behind) == before + short + behind
+    assert short != FORMS[name]
 
 
 def readable(data: bytes) -> bool:
