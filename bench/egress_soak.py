@@ -244,7 +244,9 @@ def soak(cell, context, seconds, upstreams):
     removed = cell.remove()
     with open(cell.audit_path, "rb") as f:
         report = verify(f.readlines(), task="t")
-    faults = [r for r in cell.records() if r["kind"] == "egress.fault"]
+    records = cell.records()
+    faults = [r for r in records if r["kind"] == "egress.fault"]
+    liars = sorted({r["detail"]["host"] for r in records if r["reason"] == "unsolicited_answer"})
     return {
         "seconds": seconds,
         "done": run.done,
@@ -266,7 +268,13 @@ def soak(cell, context, seconds, upstreams):
         "audit_sound": report.ok,
         "broker_faults": len(faults),
         "fault": faults[:1],
-        "sound": not run.failed and report.ok and not faults and open_now <= 50 and late < early * 1.2 + 5,
+        "answered_unasked": liars,
+        "sound": liars == [terminated.REVOKED]
+        and not run.failed
+        and report.ok
+        and not faults
+        and open_now <= 50
+        and late < early * 1.2 + 5,
     }
 
 

@@ -156,6 +156,9 @@ class Port:
     def moved(self, destination, up, down):
         pass
 
+    def unsolicited(self, host, port, rule):
+        print("unsolicited", host, port, rule, file=sys.stderr)
+
     async def approve(self, decision):
         return "denied"
 

@@ -266,8 +266,8 @@ class Clients:
                 raise WrongError("the secret came through")
 
     def terminated_twice(self):
-        """An upstream that answers twice. Not on the host whose answers are checked: where the second answer comes after the next
-        request was sent, nobody between can tell whose it is."""
+        """An upstream that answers twice. Not on the host whose answers are checked: the first time that its second answer comes after
+        the next request was sent nobody between can tell whose it is (then it is told, and gets one connection for each request)."""
         with self._tls(REVOKED) as tls, tls.makefile("rb") as stream:
             tls.sendall(self._head(b"GET", b"/twice", host=REVOKED))
             stream.readline()

@@ -410,6 +410,7 @@ class Requests(Uploads):
             return
         upstream = Upstream(self.loop, sock, self.owner.turn, key, self.owner.answers)
         upstream.share = self.owner.share
+        upstream.pool = self.owner.pool
         self.upstream = upstream
         # what is awaited now is a handshake, and no model thinks about that
         self.deadline = self.loop.time() + UPSTREAM_HANDSHAKE_S

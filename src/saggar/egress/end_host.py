@@ -240,6 +240,11 @@ class End:
             self._speaking = True
             self._turn.add(self)
 
+    @property
+    def unsent(self) -> bool:
+        """Whether something that was written has not left."""
+        return bool(self.pending) or self._speaking
+
     def settle(self) -> None:
         """Send now what waits for the end of this round, after the records that wait."""
         if (self._speaking or (self._outgoing is not None and self._outgoing.pending)) and self._turn.commit():

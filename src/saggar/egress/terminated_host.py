@@ -65,6 +65,10 @@ if TYPE_CHECKING:
             """Count bytes."""
             ...
 
+        def unsolicited(self, host: str, port: int, rule: str) -> None:
+            """An upstream sent what nobody asked for: a fact for the record, once for each of them."""
+            ...
+
         async def approve(self, decision: Decision) -> str:
             """`approved`, `denied`, `timeout`, `unattended` or `crowded`."""
             ...
@@ -105,7 +109,7 @@ class Termination:
         self.shared: Shared | None = None
         self.budget = Budget(limits or Limits(), loop.time())
         self.turn = Turn(loop, port.commit)
-        self.pool = Pool(loop)
+        self.pool = Pool(loop, lambda key: port.unsolicited(str(key[0]), int(str(key[1])), str(key[3])))
         self.clients: set[ClientEnd] = set()
         #: what a person approved for the rest of the task
         self.approved: tuple[Approval, ...] = ()

@@ -80,6 +80,9 @@ class BrokerPort:
     def moved(self, destination: Destination, up: int, down: int) -> None:
         self._cell.usage.add_bytes(destination, up, down)
 
+    def unsolicited(self, host: str, port: int, rule: str) -> None:
+        self._cell.note("egress.upstream", reason="unsolicited_answer", host=host, port=port, rule=rule)
+
     async def approve(self, decision: Decision) -> str:
         """`approved`, `denied`, `timeout`, `unattended` or `crowded`."""
         if not self._may_wait():

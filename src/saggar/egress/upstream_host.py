@@ -2,7 +2,11 @@
 
 I1  A secret or request goes out only after the upstream's certificate was verified for the destination's name.
 I2  A pool belongs to one cell; inside it a connection serves one key alone: destination, rule, credential and its version.
-I3  A connection is used again only when its last answer ended exactly, nothing unsolicited came, and both sides keep alive.
+I3  A connection is used again only when its last answer ended exactly, nothing unsolicited came, and both sides keep alive. That is
+    looked at when it is given back, when it is taken, and once more in front of the first byte of the next request.
+I4  What came before the first byte of a request was sent is no answer to it. Whoever sent such a thing once gets one connection
+    for each request from then on, until the task ends: bytes that arrive between that last look and the request's own answer
+    cannot be told from the answer by anybody between.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from saggar.egress.known import Answers
 if TYPE_CHECKING:
     import asyncio
     import socket
+    from collections.abc import Callable
     from typing import Protocol
 
     from saggar.egress.http_head import ResponseHead
@@ -42,6 +47,8 @@ if TYPE_CHECKING:
 #: servers close idle connections from 5 s on; a request that meets the close cannot always be sent again
 IDLE_S = 4.0
 IDLE_LIMIT = 32
+#: places that are remembered for having sent what nobody asked for; with more no connection of the cell is used again
+MAX_LIARS = 1024
 _MAX_INTERIM = 16
 
 Key = tuple[object, ...]
@@ -62,6 +69,7 @@ class Upstream(End):
         "key",
         "moved_down",
         "moved_up",
+        "pool",
         "responded",
         "reusable",
         "switched",
@@ -81,6 +89,8 @@ class Upstream(End):
         #: the cell's
         self.answers = answers or Answers()
         self.exchange: Exchange | None = None
+        #: where it comes back to, and who hears of what it sent unasked
+        self.pool: Pool | None = None
         self.fresh = True
         self.idle_since = 0.0
         #: bytes of HTTP that went each way and are in no book yet (`ClientEnd.account`)
@@ -119,8 +129,13 @@ class Upstream(End):
         self.moved_down += len(data)
         exchange = self.exchange
         if exchange is None:
-            # unsolicited: whoever sends ahead of a request could answer the next one
+            # whoever sends ahead of a request could answer the next one
+            self._unsolicited()
             self.close()
+            return
+        if not self.fresh and not self.sent:
+            self._unsolicited()
+            self._break("upstream_closed", "it answered before it was asked")
             return
         if self.switched:
             exchange.on_switched(data)
@@ -162,7 +177,7 @@ class Upstream(End):
         self._open_body(head)
         pieces = self._reader.feed(data) if self._reader is not None and data else []
         if self._reader is None and data:
-            self.reusable = False
+            self._unsolicited()
         self._settle()
         exchange.on_response(head, pieces, done=self._reader is None)
 
@@ -183,10 +198,28 @@ class Upstream(End):
         reader = self._reader
         if reader is not None and reader.done:
             if reader.rest:
-                self.reusable = False
+                self._unsolicited()
             if isinstance(reader, ChunkedReader) and reader.trailers:
                 self.trailers = reader.trailers
             self._reader = None
+
+    def _unsolicited(self) -> None:
+        self.reusable = False
+        if self.pool is not None:
+            self.pool.distrust(self.key)
+
+    def look(self) -> None:
+        """Read what waits on an idle connection: an end, TLS's own messages, or what nobody asked for."""
+        try:
+            self._read()
+        except Exception as e:  # noqa: BLE001  # as in `End._on_readable`
+            self._fail(e)
+
+    def send_now(self) -> None:
+        # in front of a request's first byte (I3)
+        if not (self.fresh or self.sent or self.pending or self.closed or self.is_quiet()):
+            self.look()
+        super().send_now()
 
     def _break(self, reason: str, detail: str) -> None:
         self.close()
@@ -229,13 +262,31 @@ class Upstream(End):
 
 
 class Pool:
-    """Idle connections of one cell."""
+    """Idle connections of one cell. on_liar: called once for each host and port that sent what nobody asked for, with a key of theirs."""
 
-    __slots__ = ("_idle", "_loop")
+    __slots__ = ("_idle", "_loop", "_no_reuse", "_on_liar")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_liar: Callable[[Key], object] | None = None) -> None:
         self._loop = loop
+        self._on_liar = on_liar
         self._idle: dict[Key, list[Upstream]] = {}
+        #: (host, port) that get one connection for each request (I4)
+        self._no_reuse: set[Key] = set()
+
+    def distrust(self, key: Key) -> None:
+        """An upstream of `key` sent what nobody asked for."""
+        place = key[:2]
+        if place in self._no_reuse or len(self._no_reuse) >= MAX_LIARS:
+            return
+        self._no_reuse.add(place)
+        if self._on_liar is not None:
+            self._on_liar(key)
+        for other in [k for k in self._idle if not self._may_reuse(k)]:
+            for upstream in self._idle.pop(other):
+                upstream.close()
+
+    def _may_reuse(self, key: Key) -> bool:
+        return key[:2] not in self._no_reuse and len(self._no_reuse) < MAX_LIARS
 
     def take(self, key: Key) -> Upstream | None:
         """The idle connection that was used last, or None."""
@@ -243,16 +294,22 @@ class Pool:
         while idle:
             upstream = idle.pop()
             # its end may have come since the event loop last looked
-            if self._loop.time() - upstream.idle_since < IDLE_S and upstream.is_quiet():
-                return upstream
+            if self._loop.time() - upstream.idle_since < IDLE_S:
+                if upstream.is_quiet():
+                    return upstream
+                upstream.look()
             upstream.close()
         return None
 
     def give(self, upstream: Upstream) -> None:
         """Take back a connection whose answer is complete."""
         upstream.exchange = None
-        idle = self._idle.setdefault(upstream.key, [])
-        if not upstream.reusable or upstream.closed or upstream.eof or upstream.pending or len(idle) >= IDLE_LIMIT:
+        key = upstream.key
+        if not upstream.reusable or upstream.closed or upstream.eof or upstream.unsent or not self._may_reuse(key):
+            upstream.close()
+            return
+        idle = self._idle.setdefault(key, [])
+        if len(idle) >= IDLE_LIMIT:
             upstream.close()
             return
         upstream.fresh = False

@@ -3,9 +3,11 @@
 Against the real broker, from sockets that were born in a real namespace.
 """
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import ssl
 import threading
 import time
@@ -348,3 +350,68 @@ def wait_until(condition):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+class AnswersTwice:
+    """TLS on loopback: each answer names its request; on the first connection each gets another, `late_s` later."""
+
+    def __init__(self, context, late_s):
+        self.context = context
+        self.late_s = late_s
+        self.accepted = 0
+        self.sock = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.address = self.sock.getsockname()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                conn, _ = self.sock.accept()
+            except OSError:
+                return
+            self.accepted += 1
+            threading.Thread(target=self._serve, args=(conn, self.accepted), daemon=True).start()
+
+    def _serve(self, conn, number):
+        with contextlib.suppress(OSError), self.context.wrap_socket(conn, server_side=True) as tls:
+            stream = tls.makefile("rb")
+            while line := stream.readline():
+                while stream.readline().strip():
+                    pass
+                body = line.split()[1]
+                tls.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+                if number == 1:
+                    time.sleep(self.late_s)
+                    tls.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n/evil")
+
+
+@pytest.mark.parametrize("late_s", [0, 0.05])
+def test_a_second_answer_is_nobodys_and_the_host_is_not_asked_twice_on_one_connection(late_s, pki):
+    liar = AnswersTwice(pki.server_context(), late_s)
+    try:
+        with EgressCell([rule(liar, pki, **BEARER)], env={"REAL": SECRET}) as cell:
+            sock = tls(cell)
+            stream = sock.makefile("rb")
+
+            def ask(path):
+                sock.sendall(get(cell, path))
+                size = 0
+                while line := stream.readline().strip():
+                    if line.lower().startswith(b"content-length"):
+                        size = int(line.split()[1])
+                return stream.read(size).decode()
+
+            assert ask("/first") == "/first"
+            cell.wait_record(reason="unsolicited_answer")
+            before = liar.accepted
+            for number in range(5):
+                assert ask(f"/{number}") == f"/{number}"
+            assert liar.accepted == before + 5
+            (record,) = [r for r in cell.records() if r["reason"] == "unsolicited_answer"]
+            assert (record["kind"], record["detail"]["host"], record["detail"]["port"]) == (
+                "egress.upstream",
+                HOST,
+                443,
+            )
+    finally:
+        liar.sock.close()

@@ -146,6 +146,7 @@ class Port:
         self.dialer = dialer
         self.records = []
         self.refusals = []
+        self.liars = []
         self.failures = 0
         self.fail_records = False
         #: what `commit` says
@@ -169,6 +170,9 @@ class Port:
 
     def moved(self, destination, up, down):
         pass
+
+    def unsolicited(self, host, port, rule):
+        self.liars.append((host, port, rule))
 
     async def approve(self, decision):
         await asyncio.sleep(0)

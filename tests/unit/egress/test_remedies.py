@@ -23,7 +23,7 @@ PLACE = Destination("api.allowed.test", 443, "https")
 
 #: of a policy that does not load, or no refusals
 NOT_TOLD = {"bad_pattern", "bad_rule", "bad_terms", "bad_source", "bad_profile", "bad_format", "bad_budget", "secret_too_short",
-            "removed", "repeated", "withdrawn", "unreadable"}  # fmt: skip
+            "removed", "repeated", "withdrawn", "unreadable", "unsolicited_answer"}  # fmt: skip
 #: functions whose first argument, or whose keyword `reason`, is a reason
 GIVERS = {"refuse", "refuse_for", "give_up", "_stop_upload", "_stop", "_Bad", "_break", "DialError", "_none", "Refusal",
           "on_upstream_lost", "_terminate"}  # fmt: skip

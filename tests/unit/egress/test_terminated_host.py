@@ -306,15 +306,15 @@ def test_redirect_is_passed_and_carries_nothing(bearer):
     assert b"Alt-Svc" not in answer
 
 
-def test_unsolicited_bytes_end_an_idle_connection(bearer):
-    fresh(bearer)
-    bearer.upstream.script = raw(
+def test_unsolicited_bytes_end_an_idle_connection():
+    twice = raw(
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil", close=False
     )
-    conn = bearer.connect()
-    assert bearer.ask(get(b"/v1/x", auth(bearer)), conn).endswith(b"ok")
-    bearer.upstream.script = ok(b"good")
-    assert bearer.ask(get(b"/v1/x", auth(bearer)), conn).endswith(b"good")
+    with Rig(twice, BEARER) as rig:
+        conn = rig.connect()
+        assert rig.ask(get(b"/v1/x", auth(rig)), conn).endswith(b"ok")
+        rig.upstream.script = ok(b"good")
+        assert rig.ask(get(b"/v1/x", auth(rig)), conn).endswith(b"good")
 
 
 def test_events_are_not_held_back(bearer):

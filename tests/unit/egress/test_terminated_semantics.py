@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import sys
@@ -14,6 +15,7 @@ import pytest
 sys.path.insert(0, os.path.dirname(__file__))
 from terminated_rig import SECRET, Rig, get, ok, raw, read_message
 
+from saggar.egress.upstream_host import Pool
 from saggar.egress.upstream_host import Upstream as UpstreamEnd
 
 BEARER = {"credential": {"source": "env:REAL_KEY", "env": "OPENAI_API_KEY", "format": "openai"}}
@@ -39,6 +41,13 @@ def reason(answer: bytes) -> str:
 def bearer():
     rules = [{"methods": ["GET", "POST", "PUT"]}, {"effect": "deny", "headers": {"x-mode": "admin"}}]
     with Rig(ok(), {**BEARER, "rules": rules}) as rig:
+        yield rig
+
+
+@pytest.fixture
+def own():
+    """A rig of its own: whom it distrusts it does not forgive."""
+    with Rig(ok(), BEARER) as rig:
         yield rig
 
 
@@ -492,19 +501,19 @@ def test_a_request_of_which_nothing_left_is_sent_again_whatever_it_is():
         assert [d.reason for d in rig.port.records] == ["rule_allows", "rule_allows", "sent_again"]
 
 
-def test_unsolicited_bytes_on_an_idle_connection_end_it(rig):
+def test_unsolicited_bytes_on_an_idle_connection_end_it(own):
     def script(request, conn):
         conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         time.sleep(0.02)
         conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
         return True
 
-    rig.upstream.script = script
-    conn = rig.connect()
-    assert rig.ask(get(b"/1", auth(rig)), conn).endswith(b"ok")
+    own.upstream.script = script
+    conn = own.connect()
+    assert own.ask(get(b"/1", auth(own)), conn).endswith(b"ok")
     time.sleep(0.05)
-    rig.upstream.script = ok(b"good")
-    assert rig.ask(get(b"/2", auth(rig)), conn).endswith(b"good")
+    own.upstream.script = ok(b"good")
+    assert own.ask(get(b"/2", auth(own)), conn).endswith(b"good")
 
 
 def test_a_client_that_ends_its_side_of_tls_still_gets_its_answer(rig):
@@ -514,3 +523,46 @@ def test_a_client_that_ends_its_side_of_tls_still_gets_its_answer(rig):
         bare.shutdown(socket.SHUT_WR)
     assert read_message(conn).endswith(b"hello")
     assert conn.recv(10) == b""
+
+
+EVIL = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
+
+
+def test_an_upstream_that_answers_twice_gets_one_connection_for_each_request(own):
+    own.upstream.script = lambda _, conn: conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok" + EVIL) or True
+    conn = own.connect()
+    assert own.ask(get(b"/1", auth(own)), conn).endswith(b"ok")
+    own.upstream.script = ok(b"good")
+    before = len(own.port.dialer.dialled)
+    for number in range(3):
+        assert own.ask(get(b"/%d" % number, auth(own)), conn).endswith(b"good")
+    assert len(own.port.dialer.dialled) == before + 3
+    assert len(own.port.liars) == 1
+
+
+def test_an_answer_that_comes_between_the_last_look_and_the_request_is_no_answer_to_it(own, monkeypatch):
+    gate = threading.Event()
+
+    def script(request, conn):
+        conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        gate.wait(10)
+        conn.sendall(EVIL)
+        return True
+
+    take = Pool.take
+
+    def slow(pool, key):
+        upstream = take(pool, key)
+        if upstream is not None:
+            gate.set()
+            assert select.select([upstream.sock], [], [], 10)[0]
+        return upstream
+
+    monkeypatch.setattr(Pool, "take", slow)
+    own.upstream.script = script
+    conn = own.connect()
+    assert own.ask(get(b"/1", auth(own)), conn).endswith(b"ok")
+    own.upstream.script = ok(b"good")
+    assert own.ask(get(b"/2", auth(own), method=b"POST", body=b"abc"), conn).endswith(b"good")
+    assert [d.reason for d in own.port.records][-2:] == ["rule_allows", "sent_again"]
+    assert len(own.port.liars) == 1
