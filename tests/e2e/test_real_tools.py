@@ -12,6 +12,7 @@ import http.server
 import io
 import json
 import os
+import shutil
 import ssl
 import subprocess
 import sys
@@ -385,3 +386,26 @@ def test_node_sizes_its_heap_by_the_cells_limit(run):
     if result["limits"]["memory"]["held"] != "enforced":
         pytest.skip("no control group holds the memory limit of this caller")
     assert done.stdout == "true\n"
+
+
+REFUSED_TOOLS = {
+    # program: what makes it ask a host, and the host
+    "mvn": ("mvn -q -B dependency:get -Dartifact=junit:junit:4.13.2", "repo.maven.apache.org"),
+    "go": (
+        "printf 'module a\\ngo 1.18\\n' > go.mod; GOPROXY=https://proxy.golang.org go get rsc.io/quote@v1.5.2",
+        "proxy.golang.org",
+    ),
+}
+
+
+@pytest.mark.parametrize("program", REFUSED_TOOLS)
+def test_what_a_tool_may_not_fetch_is_named(run, program):
+    """And the tool itself starts: where its parts are on this host, the cell has them."""
+    if not shutil.which(program):
+        pytest.skip(f"no `{program}` on this host")
+    script, host = REFUSED_TOOLS[program]
+    done, result = run("sh", "-c", script)
+    assert done.returncode != 0
+    # Maven ends its colours without a newline
+    assert "saggar: refused " in last_line(done), done.stderr
+    assert host in [r["host"] for r in result["refusals"]], done.stderr

@@ -31,6 +31,8 @@ ETC = (
     "localtime",
     "magic",
     "magic.mime",
+    "maven/m2.conf",  # where Maven finds itself; its settings.xml may hold passwords
+    "maven/logging/simplelogger.properties",
     "mime.types",
     "os-release",
     "perl",
