@@ -139,6 +139,7 @@ class Terminated:
         )
         self._path.budget = port.budget  # one for the task, whichever path its bytes take
         self._path.shared = port.shared
+        self._path.turn.yields = port.shared is not None
         self._approve(egress)
 
     def update(self, egress: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ three times one to a process that was just woken (23 us and 8 here, where waking
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 
 TYPE_CHECKING = False
@@ -27,13 +28,15 @@ if TYPE_CHECKING:
 
 
 class Turn:
-    """One for a cell. commit: write the records that wait; False where they cannot be, and nothing may pass."""
+    """One for a cell. commit: write the records that wait; False where they cannot be, and nothing may pass. yields: several
+    processes serve the cell."""
 
-    __slots__ = ("_armed", "_commit", "_ends", "_loop")
+    __slots__ = ("_armed", "_commit", "_ends", "_loop", "yields")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, commit: Callable[[], bool]) -> None:
         self._loop = loop
         self._commit = commit
+        self.yields = False
         self._ends: list[Speaker] = []
         self._armed = False
 
@@ -57,6 +60,10 @@ class Turn:
         finally:
             for end in ends:
                 _let_speak(end, recorded)
+        if self.yields:
+            # let those run who were just woken, if nobody else's processor is free: several processes have little to do in
+            # each round, and what comes meanwhile is answered in one
+            os.sched_yield()
 
 
 def _let_speak(end: Speaker, recorded: bool) -> None:
