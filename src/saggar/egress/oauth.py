@@ -27,6 +27,8 @@ MARGIN_S = 30.0
 #: used where an answer has no `expires_in`
 DEFAULT_LIFE_S = 300.0
 LIMIT_BYTES = 64 * 1024
+#: of one secret: what is larger fits in no head, and in no message between the processes
+SECRET_BYTES = 16 * 1024
 TOKEN_FIELDS = ("access_token", "refresh_token", "id_token", "token", "device_code")
 
 
@@ -103,6 +105,8 @@ def parse_token(status: int, body: bytes, now: float) -> Token:
     value = data.get("access_token")
     if not isinstance(value, str) or not value.isascii() or not value.isprintable() or " " in value:
         raise PeerError("the token endpoint's answer has no usable `access_token`")
+    if len(value) > SECRET_BYTES:
+        raise PeerError("the token endpoint's answer has an `access_token` that is too long")
     kind = data.get("token_type", "bearer")
     if not isinstance(kind, str) or kind.lower() != "bearer":
         raise PeerError("the token endpoint gave a token of another type than bearer")

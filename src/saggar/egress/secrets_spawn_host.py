@@ -12,7 +12,7 @@ import sys
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 from signal import SIGKILL
 
-from saggar.core.errors import Unenforceable
+from saggar.core.errors import Unenforceable, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 # `-I` keeps PYTHONPATH and the current directory out; the package's own root is put back by name
 _CODE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from saggar.egress.secrets_host import main; sys.exit(main())"
 _VAULT = ("VAULT_ADDR", "BAO_ADDR", "VAULT_TOKEN", "BAO_TOKEN", "VAULT_TOKEN_FILE", "VAULT_NAMESPACE", "VAULT_CACERT")
+_VALUE_BYTES = 16 * 1024
 _COMMAND = ("PATH", "HOME", "GNUPGHOME", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
 
 
@@ -132,11 +133,18 @@ def start_secrets(specs: Iterable[Mapping[str, Any]], env: Mapping[str, str]) ->
         files.append(env["VAULT_CACERT"])
     if oauth and env.get("SSL_CERT_FILE"):
         files.append(env["SSL_CERT_FILE"])
+    told = {n: env[n] for n in names if n in env}
+    for name, value in told.items():
+        # in `PATH` and the like there is no secret, but it goes in the same message
+        if len(value) > _VALUE_BYTES:
+            raise UsageError(
+                f"the variable `{name}` is longer than {_VALUE_BYTES} bytes", hint="no secret is that long"
+            )
     process = _spawn()
     process._tell(
         {
             "op": "start",
-            "env": {n: env[n] for n in names if n in env},
+            "env": told,
             "files": files,
             # keyrings talk to services over D-Bus, which the same walls would stop
             "commands": bool(kinds & {"command", "keyring"}),

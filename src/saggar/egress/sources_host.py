@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, urlsplit
 
+from saggar.egress.oauth import SECRET_BYTES
 from saggar.egress.terms import Source
 
 if TYPE_CHECKING:
@@ -83,6 +84,10 @@ def read(source: Source, env: Mapping[str, str], store: KvStore | None = None) -
         if watch_fd >= 0:
             os.close(watch_fd)
         raise SourceError(f"the secret of `{source.kind}` is not 8 or more printable ASCII characters on one line")
+    if len(value) > SECRET_BYTES:
+        if watch_fd >= 0:
+            os.close(watch_fd)
+        raise SourceError(f"the secret of `{source.kind}` is longer than {SECRET_BYTES} bytes")
     return Reading(value, lease, watch_fd)
 
 

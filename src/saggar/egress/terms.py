@@ -24,7 +24,7 @@ from saggar.egress.rules import OPEN, HttpRules, Rule, parse_rule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from saggar.policy.model import EgressPolicy, EgressRule
 
@@ -226,26 +226,14 @@ def compile_entry(
             credential = {**profile.credential, **credential}
     if "methods" in entry:
         rules.append({"id": f"{rule_id}.methods", "methods": entry["methods"]})
-    for name, value in set_headers:
-        if classify(name.encode()) == DROP or not value.isprintable() or not value.isascii():
-            raise ParseError(f"`set_headers` cannot set `{name[:40]}`", reason="bad_terms")
-    foreign = entry.get("foreign", "refuse")
-    if foreign not in ("refuse", "strip"):
-        raise ParseError("`foreign` is `refuse` or `strip`", reason="bad_terms")
-    if foreign_keys not in ("refuse", "pass"):
-        raise ParseError("`foreign_keys` is `refuse` or `pass`", reason="bad_terms")
-    if entry.get("foreign_keys") == "refuse" and credential is None:
-        raise ParseError("`foreign_keys` is for hosts with a credential", reason="bad_terms")
-    for flag in ("websocket", "encoded_slash", "token_endpoint"):
-        if not isinstance(entry.get(flag, False), bool):
-            raise ParseError(f"`{flag}` is true or false", reason="bad_terms")
+    _check_words(entry, set_headers, bound=credential is not None)
     terms: dict[str, Any] = {
         "rules": rules,
         "websocket": entry.get("websocket", False),
         "encoded_slash": entry.get("encoded_slash", False),
         "token_endpoint": entry.get("token_endpoint", False),
         "tokens_from": entry.get("tokens_from", ""),
-        "foreign": foreign,
+        "foreign": entry.get("foreign", "refuse"),
         "foreign_keys": foreign_keys,
         "budget": dict(entry.get("budget") or {}),
         "set_headers": set_headers,
@@ -255,24 +243,34 @@ def compile_entry(
     secret: SecretSpec | None = None
     environment: dict[str, str] = {}
     placeholders: tuple[str, ...] = ()
-    if entry.get("tokens_from"):
-        if credential is not None:
-            raise ParseError(
-                "a host has a `credential` or takes `tokens_from` an endpoint, not both", reason="bad_terms"
-            )
-        terms["credential"] = {
-            "id": rule_id,
-            "kind": ISSUED,
-            "slot": {"kind": "bearer", "name": "authorization"},
-            "require": False,
-        }
     if credential is not None:
         shape, secret, environment, placeholders = _compile_credential(
             credential, host=host, rule_id=rule_id, random=random
         )
         terms["credential"] = shape
+    elif entry.get("tokens_from"):
+        slot = {"kind": "bearer", "name": "authorization"}
+        terms["credential"] = {"id": rule_id, "kind": ISSUED, "slot": slot, "require": False}
     Terms.parse(terms, rule_id)
     return Compiled(terms, secret, environment, placeholders)
+
+
+def _check_words(entry: Mapping[str, Any], set_headers: Sequence[Sequence[str]], *, bound: bool) -> None:
+    """What is said by a word, a yes or no, or a field. bound: there is a credential."""
+    for name, value in set_headers:
+        if classify(name.encode()) == DROP or not value.isprintable() or not value.isascii():
+            raise ParseError(f"`set_headers` cannot set `{name[:40]}`", reason="bad_terms")
+    if entry.get("foreign", "refuse") not in ("refuse", "strip"):
+        raise ParseError("`foreign` is `refuse` or `strip`", reason="bad_terms")
+    if entry.get("foreign_keys", "pass") not in ("refuse", "pass"):
+        raise ParseError("`foreign_keys` is `refuse` or `pass`", reason="bad_terms")
+    if entry.get("foreign_keys") == "refuse" and not bound:
+        raise ParseError("`foreign_keys` is for hosts with a credential", reason="bad_terms")
+    for flag in ("websocket", "encoded_slash", "token_endpoint"):
+        if not isinstance(entry.get(flag, False), bool):
+            raise ParseError(f"`{flag}` is true or false", reason="bad_terms")
+    if entry.get("tokens_from") and bound:
+        raise ParseError("a host has a `credential` or takes `tokens_from` an endpoint, not both", reason="bad_terms")
 
 
 def _table_list(entry: Mapping[str, Any], key: str) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ import time
 
 import pytest
 
-from saggar.core.errors import Unenforceable
+from saggar.core.errors import Unenforceable, UsageError
 from saggar.egress.ca_host import TaskCa, common_name
 from saggar.egress.secrets_client_host import SecretsClient, SecretsError
 from saggar.egress.secrets_host import covers
@@ -550,6 +550,18 @@ def test_values_that_could_break_a_header(value):
 def status_of(pid):
     with open(f"/proc/{pid}/status") as f:
         return dict(line.rstrip("\n").split(":\t", 1) for line in f if ":\t" in line)
+
+
+def test_a_secret_that_fits_in_no_message(tmp_path):
+    """A message that is cut is no JSON, and whoever reads it would say so with the secret in hand."""
+    path = tmp_path / "key"
+    path.touch(mode=0o600)
+    path.write_text("a" * 62_000)
+    with Asker(spec(f"file:{path}")) as asker:
+        assert asker.refusal() == "the secret of `file` is longer than 16384 bytes"
+    with pytest.raises(UsageError, match="the variable `REAL` is longer") as e:
+        start_secrets([spec()], {"REAL": "b" * 62_000})
+    assert "bbb" not in str(e.value)
 
 
 def test_process_is_locked_down():
