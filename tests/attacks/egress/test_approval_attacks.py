@@ -1,18 +1,14 @@
 """What a sandbox might try with a person's approval: stretch it, reuse it, answer for the person, or flood them with questions."""
 
-import contextlib
 import json
-import os
-import socket
 
 import pytest
 
 from saggar.egress.terminated_path_host import MAX_QUESTIONS
-from saggar.egress.terms import compile_policy
-from saggar.policy.model import EgressPolicy, EgressRule
+from saggar.policy.model import EgressRule
+from saggar.testing.asked import ELSEWHERE, answer, approve, reply, send
 from saggar.testing.egress_cell import EgressCell
 
-ELSEWHERE = "203.0.113.9"
 HTTP = {
     "rules": [
         {"effect": "ask", "methods": ["DELETE"], "paths": ["/v1/jobs/*"]},
@@ -45,36 +41,6 @@ def rules(http_upstream):
 def asked(rules):
     with EgressCell(rules) as cell:
         yield cell
-
-
-def approve(cell, *approvals):
-    made = compile_policy(EgressPolicy(allow=tuple(cell.rules)), random=os.urandom, read_ca=str)
-    fd = os.memfd_create("rules")
-    os.write(fd, json.dumps({"egress": {**made.egress, "approved": approvals}}).encode())
-    socket.send_fds(cell.control, [b'{"op":"update","cell":"c"}'], [fd])
-    os.close(fd)
-    cell.wait_event("updated")
-
-
-def answer(cell, number, verdict):
-    cell.control.send(json.dumps({"op": "answer", "cell": "c", "id": number, "verdict": verdict}).encode())
-
-
-def send(cell, line, *fields, host="api.allowed.test"):
-    sock = cell.connect(ELSEWHERE, 80)
-    head = "\r\n".join([f"{line} HTTP/1.1", f"Host: {host}", "Connection: close", *fields])
-    sock.sendall(head.encode("latin-1") + b"\r\n\r\n")
-    return sock
-
-
-def reply(sock):
-    data = b""
-    with sock, contextlib.suppress(ConnectionResetError):
-        while piece := sock.recv(65536):
-            data += piece
-    status = data[9:12].decode()
-    reason = data.partition(b"X-Saggar-Reason: ")[2].partition(b"\r\n")[0].decode()
-    return status, reason
 
 
 REFUSED = [

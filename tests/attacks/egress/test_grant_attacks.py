@@ -1,64 +1,31 @@
 """What a sandbox might make of a grant that was given for something else: another rule's budget, another rule's approval, a wildcard
 behind a revoked host, a question that hides what it asks."""
 
-import contextlib
 import hashlib
 import json
 import os
 import resource
-import socket
 import ssl
 
 import pytest
 
 from saggar.core.errors import UsageError
-from saggar.egress.terms import compile_policy
 from saggar.policy.approve import proposal
 from saggar.policy.model import EgressPolicy, EgressRule
 from saggar.runtime.held import Verdict, approval, ask_of, conditions
 from saggar.runtime.live_change import change
+from saggar.testing.asked import ELSEWHERE, answer, approve, reply, send
 from saggar.testing.egress_cell import EgressCell
 from saggar.testing.upstream import TestPki as Pki
 from saggar.testing.upstream import Upstream
 
 HOST = "api.allowed.test"
-ELSEWHERE = "203.0.113.9"
 PROCESSES = pytest.mark.parametrize("processes", [1, 2])
 
 
 def entry(upstream, ports=(80,), host=HOST, name="api", **http):
     text = json.dumps(http) if http else ""
     return EgressRule(id=name, host=host, ports=ports, connect_to=upstream.address, http=text)
-
-
-def approve(cell, *approvals):
-    made = compile_policy(EgressPolicy(allow=tuple(cell.rules)), random=os.urandom, read_ca=str)
-    fd = os.memfd_create("rules")
-    os.write(fd, json.dumps({"egress": {**made.egress, "approved": approvals}}).encode())
-    socket.send_fds(cell.control, [b'{"op":"update","cell":"c"}'], [fd])
-    os.close(fd)
-    cell.wait_event("updated")
-
-
-def answer(cell, number, verdict):
-    cell.control.send(json.dumps({"op": "answer", "cell": "c", "id": number, "verdict": verdict}).encode())
-
-
-def send(cell, line, *fields, host="api.allowed.test"):
-    sock = cell.connect(ELSEWHERE, 80)
-    head = "\r\n".join([f"{line} HTTP/1.1", f"Host: {host}", "Connection: close", *fields])
-    sock.sendall(head.encode("latin-1") + b"\r\n\r\n")
-    return sock
-
-
-def reply(sock):
-    data = b""
-    with sock, contextlib.suppress(ConnectionResetError):
-        while piece := sock.recv(65536):
-            data += piece
-    status = data[9:12].decode()
-    reason = data.partition(b"X-Saggar-Reason: ")[2].partition(b"\r\n")[0].decode()
-    return status, reason
 
 
 # budgets
