@@ -4,10 +4,12 @@
 
 One interleaved run, medians. Printed as ratios and differences, because this machine's own speed changes from minute to minute:
 
-- `cold/bwrap`: `saggar.run(["/bin/true"])` with a policy and listeners, over bubblewrap alone, nothing made ahead but the launcher:
-  no child waits, so its namespaces, listeners, limits and root are made within the time that is measured (goal 1.3)
+- `cold/bwrap`: `saggar.run(["/bin/true"])` with a policy and listeners, over bubblewrap alone, with nothing of the cell made ahead: no
+  process, namespace, control group, listener or mount of it is there when the clock starts (goal 1.3). What is there is what the process's
+  runs have in common: the launcher, and its template, which holds the generic files of every cell's root, read-only, and has run nothing
+  (docs/decisions/0018-a-template-for-every-birth.md)
 - `spare/bwrap`: the same as the API does it from a process's second run on: a child waits that has its namespaces, listeners and root
-  and has run nothing (docs/decisions/0012-a-spare-child.md)
+  and has run nothing (docs/decisions/0012-a-spare-child.md): the figure with a pre-made, never-used network namespace, and more
 - `cli - cold`: `saggar run -- true` as a whole process, minus the cold run (goal 120 ms, stretch 80)
 - beside them `sandlock` and `@anthropic-ai/sandbox-runtime`, where `SANDLOCK` and `SRT` name their commands
 """

@@ -133,7 +133,7 @@ def _offers(directory: str, controller: str) -> bool:
 #: A JVM believes in version 1 only where it sees a mount of each of these as well; what it reads there may fail.
 _ALSO_WANTED = ("cpuset", "cpuacct")
 #: A file that every group of version 1 has, and that says nothing: what is shown of a hierarchy that the cell has no group in.
-_SAYS_NOTHING = "notify_on_release"
+SAYS_NOTHING = "notify_on_release"
 
 
 def view(groups: dict[str, Group]) -> list[tuple[str, str]]:
@@ -152,7 +152,7 @@ def view(groups: dict[str, Group]) -> list[tuple[str, str]]:
     for controller in _ALSO_WANTED:
         top = mounts.get(controller, ("", ""))[1]
         if top and top not in ours:
-            shown.append((f"{top}/{_SAYS_NOTHING}", f"{controller}/{_SAYS_NOTHING}"))
+            shown.append((f"{top}/{SAYS_NOTHING}", f"{controller}/{SAYS_NOTHING}"))
     return shown
 
 
@@ -192,6 +192,13 @@ class Group:
             os.write(self._join, b"0")
         else:
             self.set("cgroup.procs", pid)
+
+    @property
+    def entrance(self) -> int:
+        """Where a process writes `0` to come in; version 1's `tasks`."""
+        if self.version != 1:
+            raise OSError(errno.EOPNOTSUPP, "version 2 has no such file")
+        return self._join
 
     def fork(self) -> int:
         """Fork with the child here from birth. Raises `OSError` where the kernel cannot; the caller forks and attaches."""

@@ -1,6 +1,7 @@
 """The forked child of one run: from a copy of the launcher to bubblewrap, in one straight line, with no way back.
 
-It is two processes: one enters the cell's namespaces and forks their first process, which builds the root and becomes bubblewrap, which
+For a process that runs cell after cell it is one (`born`): a template (`template_host`) has entered the user namespace and made what is
+the same for all of them, and forks the first process into namespaces of its own. Else it is two (`run`): one enters the cell's namespaces and forks their first process, which builds the root and becomes bubblewrap, which
 as pid 1 reaps what the command leaves. The one is then gone, but for a cell at a terminal: there it stays as keeper, since stop signals
 from the terminal do not reach a pid 1, and the launcher must see its job stop. Its death is the cell's.
 
@@ -24,8 +25,9 @@ from select import POLLIN, poll
 from saggar.isolation import syscalls_host as sys_
 from saggar.isolation import wire_host as wire
 from saggar.isolation.bwrap_argv import GID, HOME, SECCOMP_FD, STATUS_FD, UID
+from saggar.isolation.limits_host import pin
 from saggar.isolation.netns_host import open_listeners, own_every_address
-from saggar.isolation.rootfs_mount_host import Furnishing, Root, first_place
+from saggar.isolation.rootfs_mount_host import Furnishing, Root, first_place, furnish
 from saggar.isolation.workspace_mount_host import (
     clone_layers,
     clone_tree,
@@ -36,7 +38,7 @@ from saggar.isolation.workspace_mount_host import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
 
     from saggar.isolation.limits_host import Limits
@@ -122,32 +124,115 @@ def run(  # noqa: PLR0917  # one caller, the launcher
         step.name = "limits"
         # by itself: moving another process into a group takes 10 ms and more, moving oneself 0.1 ms (`Limits.attach`)
         limits.attach(os.getpid())
-        _close_but(channel.fileno(), -1 if ids is None else ids.own)
+        close_but(channel.fileno(), -1 if ids is None else ids.own)
         _be_born(birth, ids, launcher_pid, step)
         network = _fork_first_process(channel, birth, launcher_pid, step)
-        root = _build(birth, furnishing, limits.view(), step)
-        received, fds = wire.receive(channel)
-        if received is None:
-            # the launcher is gone, or has no use for us
-            os._exit(0)
-        request = received
-        _become(request, fds, root, network, step)
+        step.name = "namespaces"
+        own_mounts()
+        step.name = "stage"
+        shown = limits.view()
+        furnish(birth.place, furnishing, (birth.uid, birth.gid), shown, console=birth.terminal)
+        root = Root(birth.place, furnishing, birth.scratch)
+        root.show_groups(shown)
+        request, fds = _await(channel)
+        _become(request, fds, _Built(root, birth, furnishing, lambda: _left_out(network)), step)
     except BaseException as error:  # noqa: BLE001  # whatever it was, this process must not run on as a second launcher
-        report = {
-            "event": "failed",
-            "id": request["id"],
-            "step": step.name,
-            "errno": getattr(error, "errno", 0) or 0,
-            "message": getattr(error, "message", "") or str(error),
-            "cause": getattr(error, "cause", ""),
-            "remedy": getattr(error, "remedy", ""),
-            "kind": type(error).__name__,
-        }
-        try:
-            wire.send(step.control, report)
-        except OSError:
-            pass
+        tell_failure(step, request["id"], error)
     os._exit(125)
+
+
+def born(channel: wire.Socket, launcher: int, birth: Birth, furnishing: Furnishing, network: wire.Socket) -> NoReturn:
+    """The same in a first process that a template has forked into its namespaces. launcher: pidfd. network: brings the one that is missing,
+    made meanwhile. Its limits come by message, when the launcher has made them. Never returns."""
+    step = Step(channel)
+    request: dict[str, Any] = {"id": ""}
+    try:
+        step.name = "namespaces"
+        _die_with(launcher)
+        os.setsid()
+        step.name = "stage"
+        root = Root(birth.place, furnishing, birth.scratch)
+        step.name = "limits"
+        message, joined = _await(channel)
+        for fd in joined:
+            # by itself, see `run`; the right to write is the opener's
+            os.write(fd, b"0")
+            os.close(fd)
+        # its root is the group that the process is in
+        if os.path.exists("/proc/self/ns/cgroup"):
+            sys_.unshare(sys_.CLONE_NEWCGROUP)
+        root.show_groups(message["groups"])
+        request, fds = _await(channel)
+        _become(request, fds, _Built(root, birth, furnishing, lambda: _enter(network, launcher, birth)), step)
+    except BaseException as error:  # noqa: BLE001  # as above
+        tell_failure(step, request["id"], error)
+    os._exit(125)
+
+
+class _Built:
+    """What a spare has. left_out: gives the indexes of the listeners that this kernel has no address for."""
+
+    __slots__ = ("birth", "furnishing", "left_out", "root")
+
+    def __init__(self, root: Root, birth: Birth, furnishing: Furnishing, left_out: Callable[[], list[int]]) -> None:
+        self.root = root
+        self.birth = birth
+        self.furnishing = furnishing
+        self.left_out = left_out
+
+
+def _await(channel: wire.Socket) -> tuple[dict[str, Any], list[int]]:
+    message, fds = wire.receive(channel)
+    if message is None:
+        # the launcher is gone, or has no use for us
+        os._exit(0)
+    return message, fds
+
+
+def _enter(network: wire.Socket, launcher: int, birth: Birth) -> list[int]:
+    """The last two namespaces of a template's child, when everything else is done in the template's user namespace."""
+    message, fds = wire.receive(network)
+    if message is None:
+        # the template has said what was wrong
+        os._exit(125)
+    network.close()
+    sys_.setns(fds[0], sys_.CLONE_NEWNET)
+    os.close(fds[0])
+    if birth.ids is None:
+        # the kernel counts tasks by it: no two cells share one
+        sys_.unshare(sys_.CLONE_NEWUSER)
+        map_user((birth.uid, birth.gid), birth.uid, birth.gid)
+    # a change of credentials, as in `_be_born`
+    _die_with(launcher)
+    os.close(launcher)
+    left_out: list[int] = message["left_out"]
+    return left_out
+
+
+def _left_out(network: int) -> list[int]:
+    said = os.read(network, 256)
+    if not said:
+        # the other process has said what was wrong
+        os._exit(125)
+    os.close(network)
+    return list(said[:-1])
+
+
+def tell_failure(step: Step, id_: str, error: BaseException) -> None:
+    report = {
+        "event": "failed",
+        "id": id_,
+        "step": step.name,
+        "errno": getattr(error, "errno", 0) or 0,
+        "message": getattr(error, "message", "") or str(error),
+        "cause": getattr(error, "cause", ""),
+        "remedy": getattr(error, "remedy", ""),
+        "kind": type(error).__name__,
+    }
+    try:
+        wire.send(step.control, report)
+    except OSError:
+        pass
 
 
 def _fork_first_process(channel: wire.Socket, birth: Birth, launcher_pid: int, step: Step) -> int:
@@ -158,31 +243,38 @@ def _fork_first_process(channel: wire.Socket, birth: Birth, launcher_pid: int, s
     ready_r, ready_w = os.pipe()
     pid = os.fork() if stays else sys_.fork_sibling()
     if pid:
-        _open_network(pid, ready_w, channel, birth, step)
+        os.write(ready_w, bytes(open_network(pid, channel, birth, step)) + b"\xff")
         if not stays:
             os._exit(0)
         _keep(pid)
     os.close(ready_w)
-    # its parent has no number here to ask for: whether it died before this is asked of its descriptor
-    sys_.die_with_parent(0)
-    dead = poll()
-    dead.register(parent, POLLIN)
-    if dead.poll(0):
-        os._exit(0)
+    _die_with(parent)
     os.close(parent)
     if not stays:
         os.setsid()
     return ready_r
 
 
-def _open_network(pid: int, ready: int, channel: wire.Socket, birth: Birth, step: Step) -> None:
-    """Every address, the listeners; they go to the launcher with the name of the first process, which then may go on."""
+def _die_with(parent: int) -> None:
+    """It has no number here to ask for: whether it died before this is asked of its descriptor."""
+    sys_.die_with_parent(0)
+    dead = poll()
+    dead.register(parent, POLLIN)
+    if dead.poll(0):
+        os._exit(0)
+
+
+def open_network(pid: int, channel: wire.Socket, birth: Birth, step: Step) -> list[int]:
+    """Every address, the listeners; they go to the launcher with the name of the first process (0 where that is known), which then may
+    go on. Gives the indexes of those that this kernel has no address for."""
     step.name = "network"
     ipv6 = own_every_address()
     step.name = "listeners"
     sockets, left_out = open_listeners(birth.listeners, ipv6=ipv6)
     wire.send(channel, {"event": "born", "pid": pid}, sockets)
-    os.write(ready, bytes(left_out) + b"\xff")
+    for fd in sockets:
+        os.close(fd)
+    return left_out
 
 
 def _keep(pid: int) -> NoReturn:
@@ -193,14 +285,14 @@ def _keep(pid: int) -> NoReturn:
         for number in (_signal.SIGINT, _signal.SIGQUIT):
             # Ctrl-C is the command's to answer
             _signal.signal(number, _signal.SIG_IGN)
-        _close_but()
+        close_but()
         _, status = os.waitpid(pid, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
     finally:
         os._exit(125)
 
 
-def _close_but(*kept: int) -> None:
+def close_but(*kept: int) -> None:
     """Everything of the launcher's but the streams and these. By the list, since closing a range number by number may take 10 ms."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
@@ -223,40 +315,36 @@ def _be_born(birth: Birth, ids: Ids | None, launcher_pid: int, step: Step) -> No
     if os.path.exists("/proc/self/ns/cgroup"):
         flags |= sys_.CLONE_NEWCGROUP
     if ids is not None:
-        _become_stranger(ids, birth.uid, birth.gid)
+        become_stranger(ids, birth.uid, birth.gid)
     else:
         flags |= sys_.CLONE_NEWUSER
     step.name = "namespaces"
     host = os.getuid(), os.getgid()
     sys_.unshare(flags)
     if ids is None:
-        _map(host, birth.uid, birth.gid)
+        map_user(host, birth.uid, birth.gid)
     # a change of credentials, and a new user namespace is one: the kernel has forgotten the wish
     sys_.die_with_parent(launcher_pid)
 
 
-def _build(birth: Birth, furnishing: Furnishing, groups: list[tuple[str, str]], step: Step) -> Root:
-    """The root, but for what the run brings. The launcher drops a spare when the host's mount table changes: this one is a copy."""
-    step.name = "namespaces"
+def own_mounts() -> None:
+    """A copy of the host's mounts. The launcher drops spare and template when the host's mount table changes."""
     sys_.unshare(sys_.CLONE_NEWNS)
     # before anything is cloned: where the host's mounts are shared (systemd's default), a copy goes on receiving what is mounted there
     # later, without the attributes that the copy was given
     sys_.mount("none", "/", "none", sys_.MS_REC | sys_.MS_PRIVATE)
-    step.name = "stage"
     # the one of the run is set before bubblewrap is executed
     os.umask(0o022)
-    shown = _clone_groups(groups)
-    root = Root(birth.place, birth.scratch)
-    root.furnish(furnishing, (birth.uid, birth.gid))
-    root.show_groups(shown)
-    return root
 
 
-def _become(request: dict[str, Any], fds: Sequence[int], root: Root, network: int, step: Step) -> None:
+def _become(request: dict[str, Any], fds: Sequence[int], built: _Built, step: Step) -> None:
+    root = built.root
     step.name = "session"
     for number in range(3):
         os.dup2(fds[number], number)
     step.name = "stage"
+    if any(place.startswith("/etc/") and not root.has(place) for _, place, _ in request["binds"]):
+        root.own_etc(built.furnishing, (built.birth.uid, built.birth.gid))
     for place, content in request["files"]:
         root.write(place, content)
     for place, content in request["home"]:
@@ -280,12 +368,7 @@ def _become(request: dict[str, Any], fds: Sequence[int], root: Root, network: in
         _name_terminal(root)
     root.leave_host()
     step.name = "listeners"
-    left_out = os.read(network, 256)
-    if not left_out:
-        # the other process has said what was wrong
-        os._exit(125)
-    os.close(network)
-    _report(request, step.control, root.scratch_fd, mounted, list(left_out[:-1]))
+    _report(request, step.control, root.scratch_fd, mounted, built.left_out())
     step.name = "limits"
     # the launcher put us under the limits meanwhile, which may take an RCU grace period
     word, _ = wire.receive(step.control)
@@ -331,7 +414,7 @@ def _report(request: dict[str, Any], control: wire.Socket, scratch: int, mounted
     wire.send(control, message, [scratch, *extra])
 
 
-def _become_stranger(ids: Ids, uid: int, gid: int) -> None:
+def become_stranger(ids: Ids, uid: int, gid: int) -> None:
     sys_.setns(ids.own, sys_.CLONE_NEWUSER)
     os.close(ids.own)
     os.setgroups([])
@@ -342,7 +425,7 @@ def _become_stranger(ids: Ids, uid: int, gid: int) -> None:
     sys_.prctl(sys_.PR_SET_DUMPABLE, 1)
 
 
-def _map(host: tuple[int, int], uid: int, gid: int) -> None:
+def map_user(host: tuple[int, int], uid: int, gid: int) -> None:
     for name, content in (
         ("setgroups", "deny"),
         ("uid_map", f"{uid} {host[0]} 1"),
@@ -429,18 +512,6 @@ def _userns(uid_map: str, gid_map: str) -> int:
         os.waitpid(pid, 0)
 
 
-def _clone_groups(groups: list[tuple[str, str]]) -> list[tuple[int, bool, str]]:
-    """Detached clones of what the cell is shown of its groups, before their place is covered: word for its runtimes and no wall, so what
-    cannot be cloned is left out."""
-    shown = []
-    for source, name in groups:
-        try:
-            shown.append((sys_.open_tree(source), os.path.isdir(source), name))
-        except OSError:
-            continue
-    return shown
-
-
 def _exec(request: dict[str, Any], status_fd: int, seccomp: bytes, step: Step) -> None:
     sources = [(STATUS_FD, status_fd), (SECCOMP_FD, wire.memfd("saggar", seccomp))]
     # first out of the way of the numbers that bubblewrap is given
@@ -457,7 +528,9 @@ def _exec(request: dict[str, Any], status_fd: int, seccomp: bytes, step: Step) -
         options += ["--setenv", name, value]
     argv = ["bwrap", "--args", str(next_fd), "--", *request["command"]]
     if len(options) + len(argv) <= _MAX_ARGUMENTS:
-        os.dup2(wire.memfd("saggar", b"".join(os.fsencode(o) + b"\0" for o in options)), next_fd)
+        words = wire.memfd("saggar", b"".join(os.fsencode(o) + b"\0" for o in options))
+        # out of the way as well: where it has the very number, dup2 leaves it close-on-exec
+        os.dup2(fcntl(words, F_DUPFD_CLOEXEC, _HIGH_FD), next_fd)
         next_fd += 1
     else:
         argv = ["bwrap", *options, "--", *request["command"]]
@@ -476,6 +549,8 @@ def _exec(request: dict[str, Any], status_fd: int, seccomp: bytes, step: Step) -
     for kind, soft, hard in request["rlimits"]:
         resource.setrlimit(kind, (soft, hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if request["cpus"] is not None:
+        pin(request["cpus"])
     os.umask(request["umask"])
     os.chdir("/")
     os.execve(request["bwrap"], argv, request["env"])  # noqa: S606  # a list, and the program was chosen outside

@@ -36,6 +36,7 @@ class LaunchedCell:
 
     __slots__ = (
         "_polled",
+        "birth",
         "cause",
         "code",
         "deadline",
@@ -78,7 +79,8 @@ class LaunchedCell:
         self.sockets: list[int] = []
         self.linger = False
         self.frozen: list[int] | None = None
-        self.spare_next: Birth | None = None
+        self.birth: Birth
+        self.spare_next = False
         self.init = 0
         self.init_fd = -1
         self.kept = False
@@ -123,7 +125,9 @@ class LaunchedCell:
                 return
             if message["event"] == "born":
                 self.sockets = fds
-                self.adopt(message["pid"], strays)
+                # 0: a template's, whose number is known
+                if message["pid"]:
+                    self.adopt(message["pid"], strays)
                 continue
             # a child that failed to be born did not know whose it is
             message["id"] = self.id

@@ -52,6 +52,7 @@ def _under(limits: Limits, request: dict[str, Any]) -> None:
     request["seccomp"] = build_filter(arch, uncounted=uncounted, pinned=pinned)
     # which of the two it is, is known when the directories are mounted
     request["seccomp_shared"] = build_filter(arch, uncounted=uncounted, pinned=pinned, shared=True)
+    request["cpus"] = limits.cpus
     # a root caller's cells share a user namespace, where the kernel would count their tasks together
     alone = request["ids"] is None
     request["rlimits"] = [(kind, value, value) for kind, value in limits.rlimits(own_namespace=alone)]
@@ -76,13 +77,14 @@ class Launcher:
         "_wake_w",
     )
 
-    def __init__(self, control: wire.Socket, parent: int) -> None:
+    def __init__(self, control: wire.Socket, parent: int, *, keeps: bool) -> None:
+        """keeps: whether cell after cell is expected."""
         self._control = control
         self._parent = parent
         self._cells: dict[str, LaunchedCell] = {}
         self._lingering: list[int] = []
         self._poll = poll()
-        self._births = Births()
+        self._births = Births(keeps=keeps)
         # children that ended before they were named (`born`): pid, status; and whether a killed keeper may have left one behind
         self._strays: dict[int, int] = {}
         self._orphans = False
@@ -135,7 +137,7 @@ class Launcher:
             elif fd == self._control.fileno():
                 self._receive()
             elif fd == self._births.mounts:
-                self._births.drop()
+                self._births.forget()
             else:
                 self._ready(fd)
         if os.getppid() != self._parent:
@@ -182,6 +184,8 @@ class Launcher:
             return
         cell = self._cells.get(message["id"])
         if cell is None:
+            # it has ended, and the sender has not heard of it
+            close_all(fds)
             return
         if op == "kill":
             cell.kill(message["cause"], message.get("detail", {}))
@@ -251,7 +255,8 @@ class Launcher:
         cell.report = spare.channel
         cell.linger = request["linger"]
         cell.kept = spare.birth.terminal
-        cell.spare_next = child_host.Birth(request) if request["spare"] else None
+        cell.birth = spare.birth
+        cell.spare_next = request["spare"]
         self._cells[cell.id] = cell
         self._poll.register(status_r, POLLIN | POLLHUP)
         self._poll.register(spare.channel.fileno(), POLLIN | POLLHUP)
@@ -349,10 +354,8 @@ class Launcher:
         if self._unborn():
             # one that is about to be named must not be taken for an orphan, which ends by itself meanwhile: it waits for its maker's word
             return
-        self._orphans = False
-        known = {c.pid for c in self._cells.values()} | {c.init for c in self._cells.values()}
-        if spare is not None:
-            known |= {spare.pid, spare.init}
+        self._orphans = self._births.orphans = False
+        known = {c.pid for c in self._cells.values()} | {c.init for c in self._cells.values()} | self._births.known()
         for pid in children(os.getpid()):
             if pid not in known:
                 # ours, so the number is its own until we wait for it; there is nothing in it yet that could delay its end
@@ -365,7 +368,7 @@ class Launcher:
             self._hear(cell)
         if any(not c.init for c in ended):
             self._orphans = True
-        if self._orphans:
+        if self._orphans or self._births.orphans:
             self._kill_orphans()
         if self._strays and not self._unborn():
             # a number may be another's one day
@@ -383,8 +386,7 @@ class Launcher:
                 cell.judge()
             self._send(cell.to_json())
             cell.close()
-            if cell.spare_next is not None:
-                self._births.follow(cell.spare_next)
+            self._births.follow(cell.birth, spare=cell.spare_next)
 
     def _end_all(self) -> None:
         until = monotonic() + _END_S
@@ -395,7 +397,7 @@ class Launcher:
         except (KeyError, OSError):
             pass
         self._control.close()
-        self._births.drop()
+        self._births.forget()
         while self._cells and monotonic() < until:
             for fd, _ in self._poll.poll(50):
                 if fd == self._wake_r:
@@ -431,7 +433,7 @@ def fork(parent: int) -> wire.Socket:
         ours.close()
         # its own group: neither Ctrl-C nor Ctrl-Z is meant for the process that cleans up
         os.setpgid(0, 0)
-        Launcher(theirs, parent).serve()
+        Launcher(theirs, parent, keeps=False).serve()
         code = 0
     finally:
         os._exit(code)
@@ -440,7 +442,7 @@ def fork(parent: int) -> wire.Socket:
 def main(argv: list[str]) -> NoReturn:
     fd, _, parent = argv[1:4]
     os.setpgid(0, 0)
-    Launcher(wire.adopt(int(fd)), int(parent)).serve()
+    Launcher(wire.adopt(int(fd)), int(parent), keeps=True).serve()
     os._exit(0)
 
 

@@ -28,6 +28,7 @@ from saggar.isolation.limits import (
     Saturation,
     split_cpus,
 )
+from saggar.isolation.syscalls_host import current_cpu
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,6 +139,11 @@ class Limits:
         return self._pinned is not None
 
     @property
+    def cpus(self) -> int | None:
+        """For `pin`, in the first process just before exec: how many CPUs, where the limit is an affinity."""
+        return self._pinned
+
+    @property
     def nproc(self) -> int | None:
         """RLIMIT_NPROC to set in the first process once it has entered its own new user namespace, or None."""
         return self._policy.tasks + self._own if self.holdings["tasks"].by == _BY_NPROC else None
@@ -201,8 +207,17 @@ class Limits:
         for group in self._distinct():
             if group.path != self._born_in:
                 group.attach(pid)
-        if self._pinned is not None:
-            os.sched_setaffinity(pid, _pick_cpus(self._pinned))
+
+    def admit(self, pid: int) -> list[int]:
+        """For a launcher whose child `pid` was forked elsewhere and has no copy of this: the descriptors to which that writes `0`, in
+        place of `attach`. Raises OSError where the groups are of version 2, which have no such file (see `Group.attach`)."""
+        self._first = pid
+        return [group.entrance for group in self._distinct()]
+
+    @property
+    def admits(self) -> bool:
+        """Whether `admit` works here."""
+        return all(group.version == 1 for group in self._distinct())
 
     def _distinct(self) -> list[Group]:
         """A group that holds several limits is there once."""
@@ -498,11 +513,13 @@ def _close_all(groups: dict[str, Group]) -> bool:
     return gone
 
 
-def _pick_cpus(count: int) -> set[int]:
-    """Any CPUs will do, but not the same for every cell: a run's worth of cells on CPU 0 would starve each other."""
+def pin(count: int) -> None:
+    """Bind this process to that many CPUs, the one that it is on among them: it has not to move (1 ms), and the scheduler, which has put
+    it there, has spread the cells. Not the same for every cell: a run's worth of cells on CPU 0 would starve each other."""
     usable = sorted(os.sched_getaffinity(0))
-    start = int.from_bytes(os.urandom(2), "little") % len(usable)
-    return {usable[(start + i) % len(usable)] for i in range(count)}
+    here = current_cpu()
+    start = usable.index(here) if here in usable else 0
+    os.sched_setaffinity(0, {usable[(start + i) % len(usable)] for i in range(count)})
 
 
 def sweep(alive: set[str]) -> list[str]:

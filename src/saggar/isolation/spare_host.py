@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from saggar.isolation.child_host import Ids
+    from saggar.isolation.template_host import Template
 
 #: How long after a run the next child is born: the result's reader needs the processor first.
 _SPARE_S = 0.003
@@ -86,13 +87,23 @@ class Spare:
 
 
 class Births:
-    """Bears children, and keeps at most one that nobody has asked for yet. mounts: descriptor that says by POLLPRI that the host's
-    mount table has changed, of which a spare has a copy."""
+    """Bears children, and keeps at most one that nobody has asked for yet, and at most one template. mounts: descriptor that says by
+    POLLPRI that the host's mount table has changed, of which both have a copy."""
 
-    __slots__ = ("_born", "_furnishings", "_ids", "_next", "_next_at", "mounts", "spare")
+    __slots__ = (
+        "_admits", "_born", "_furnishings", "_ids", "_keeps", "_next", "_next_at", "_shown", "_template", "_template_next", "mounts", "orphans", "spare",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps: bool) -> None:
+        """keeps: whether more than one run is expected, so that a template is worth making."""
         self.spare: Spare | None = None
+        self._keeps = keeps
+        self._admits = False
+        self._shown: list[tuple[str, str]] = []
+        self._template: Template | None = None
+        self._template_next: Birth | None = None
+        #: whether a template may have left a child that nobody knows
+        self.orphans = False
         self.mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
         self._ids: dict[tuple[int, ...], Ids] = {}
         self._furnishings: dict[str, tuple[System, Furnishing]] = {}
@@ -102,7 +113,7 @@ class Births:
 
     def wait_s(self, now: float) -> float:
         """How long until the next birth."""
-        return 3600.0 if self._next is None else max(0.0, self._next_at - now)
+        return 3600.0 if self._next is self._template_next is None else max(0.0, self._next_at - now)
 
     def unnamed(self) -> bool:
         """Whether the spare's first process has not been named yet."""
@@ -112,10 +123,9 @@ class Births:
         """The child for this run: the spare, where it is of this kind and alive, else a new one. strays: our children that ended
         before they were named. Raises Unenforceable and OSError."""
         birth = Birth(request)
-        changed = poll()
-        changed.register(self.mounts, POLLPRI)
+        self.look()
         spare = self.spare
-        if spare is not None and spare.birth == birth and spare.alive and not changed.poll(0) and spare.fresh(_LOOK_S):
+        if spare is not None and spare.birth == birth and spare.alive and spare.fresh(_LOOK_S):
             self.spare = None
             if spare.init in strays:
                 spare.drop()
@@ -123,6 +133,18 @@ class Births:
             return spare
         self.drop()
         return self._bear(birth, request["id"])
+
+    def look(self) -> None:
+        """Drop what has a copy of the host's mounts, if they have changed."""
+        changed = poll()
+        changed.register(self.mounts, POLLPRI)
+        if changed.poll(0):
+            self.forget()
+
+    def forget(self) -> None:
+        """Drop all that was made ahead."""
+        self.drop()
+        self._drop_template()
 
     def expect(self, message: dict[str, Any]) -> None:
         """A run of this kind is being prepared: what its child needs for its birth is known."""
@@ -135,7 +157,9 @@ class Births:
         # looked at now (0.3 ms), while the run is prepared elsewhere, and not when it waits for its child
         if spare is None or spare.birth != birth or not spare.alive or not spare.fresh(0.0):
             self.drop()
-            self._next, self._next_at = birth, 0.0
+            self.look()
+            # nothing else now: the run's end asks for a template again
+            self._next, self._next_at, self._template_next = birth, 0.0, None
 
     def drop(self) -> None:
         spare, self.spare = self.spare, None
@@ -144,10 +168,14 @@ class Births:
 
     def prepare(self) -> None:
         """Have one child wait for the next run of the same kind: most of a start is over before it is asked for."""
-        birth = self._next
-        if birth is None or monotonic() < self._next_at:
+        if monotonic() < self._next_at:
             return
-        self._next = None
+        birth, self._template_next = self._template_next, None
+        if birth is not None:
+            self._make_template(birth)
+        birth, self._next = self._next, None
+        if birth is None:
+            return
         if self.spare is not None:
             return
         try:
@@ -159,7 +187,11 @@ class Births:
             self.spare = None
 
     def reap(self, pid: int, status: int) -> bool:
-        """Whether it was the spare, or who made its namespaces."""
+        """Whether it was the spare, or who made its namespaces, or the template."""
+        if self._template is not None and self._template.pid == pid and not os.WIFSTOPPED(status):
+            self._template.ended = True
+            self._drop_template()
+            return True
         spare = self.spare
         if spare is None or os.WIFSTOPPED(status):
             return False
@@ -171,17 +203,70 @@ class Births:
         return made or spare.pid == pid
 
     def _bear(self, birth: Birth, name: str) -> Spare:
-        """Open limits, and fork a child under them. Raises Unenforceable and OSError."""
+        """Open limits, and have a child born under them. Raises Unenforceable and OSError."""
+        template = self._template
+        if template is not None and template.fits(birth) and not birth.terminal:
+            try:
+                return self._bear_by(template, birth, name)
+            except OSError:
+                # the other way says what is wrong, or is not troubled by it
+                self._drop_template()
+        return self._bear_alone(birth, name)
+
+    def _bear_by(self, template: Template, birth: Birth, name: str) -> Spare:
+        ours, theirs = wire.pair()
+        try:
+            template.ask(birth, theirs)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        limits = None
+        try:
+            pid = template.answer()
+            # while the child makes its root; beside the fork there is no third processor for it
+            limits = _limits(birth, name)
+            template.check()
+            wire.send(ours, {"op": "limits", "groups": limits.view()}, limits.admit(pid))
+        except (SaggarError, OSError):
+            ours.close()
+            if limits is not None:
+                limits.close()
+            raise
+        spare = Spare(birth, pid, ours, self.ids_of(birth.ids), limits, template.system)
+        spare.init = pid
+        return spare
+
+    def _make_template(self, birth: Birth) -> None:
+        if not self._admits or (self._template is not None and self._template.fits(birth)):
+            return
+        from saggar.isolation.template_host import Template
+
+        self._drop_template()
+        try:
+            ids = self.ids_of(birth.ids)
+            self._template = Template(birth, os.getpid(), ids, self._shown, *self._furnishing(birth.wheel))
+        except (SaggarError, OSError):
+            return
+
+    def _drop_template(self) -> None:
+        template, self._template = self._template, None
+        if template is not None:
+            template.drop()
+            self.orphans = self.orphans or template.lost
+
+    def known(self) -> set[int]:
+        """Our children that no cell has."""
+        pids = {self._template.pid} if self._template is not None else set()
+        return pids | ({self.spare.pid, self.spare.init} if self.spare is not None else set())
+
+    def _bear_alone(self, birth: Birth, name: str) -> Spare:
         ids = self.ids_of(birth.ids)
         system, furnishing = self._furnishing(birth.wheel)
         me = os.getpid()
-        limits = Limits.open(
-            LimitsPolicy(**birth.limits),
-            name,
-            root=birth.ids is not None,
-            disk_on_host=birth.disk_on_host,
-            own=OWN_TASKS + birth.terminal,
-        )
+        limits = _limits(birth, name)
+        self._admits, self._shown = limits.admits, limits.view()
         try:
             ours, theirs = wire.pair()
             pid = limits.fork()
@@ -209,10 +294,23 @@ class Births:
             self._ids[key] = child_host.make_ids(*key)
         return self._ids[key]
 
-    def follow(self, birth: Birth) -> None:
-        """A run has ended: the next of its kind is born soon."""
-        self._next = birth
+    def follow(self, birth: Birth, *, spare: bool) -> None:
+        """A run has ended: the next of its kind is born soon, or what it is born of."""
+        if self._keeps:
+            self._template_next = birth
+        if spare:
+            self._next = birth
         self._next_at = monotonic() + _SPARE_S
+
+
+def _limits(birth: Birth, name: str) -> Limits:
+    return Limits.open(
+        LimitsPolicy(**birth.limits),
+        name,
+        root=birth.ids is not None,
+        disk_on_host=birth.disk_on_host,
+        own=OWN_TASKS + birth.terminal,
+    )
 
 
 def _program(wheel: str) -> list[tuple[str, bytes]]:

@@ -94,6 +94,7 @@ _mount = _libc("mount")
 _umount2 = _libc("umount2")
 _prctl = _libc("prctl")
 _sethostname = _libc("sethostname")
+_getcpu = _libc("sched_getcpu")
 
 
 class _Byte(_ctypes._SimpleCData):  # type: ignore[type-arg]  # as above
@@ -129,9 +130,9 @@ def fork_into(cgroup_fd: int) -> int:
     return _clone3(_CLONE_INTO_CGROUP, signal=_SIGCHLD, cgroup_fd=cgroup_fd)
 
 
-def fork_sibling() -> int:
-    """Fork a child of this process's own parent (clone3 with CLONE_PARENT), for which the same holds."""
-    return _clone3(_CLONE_PARENT)
+def fork_sibling(namespaces: int = 0) -> int:
+    """Fork a child of this process's own parent (clone3 with CLONE_PARENT), into these new namespaces; for which the same holds."""
+    return _clone3(_CLONE_PARENT | namespaces)
 
 
 def _clone3(flags: int, *, signal: int = 0, cgroup_fd: int = 0) -> int:
@@ -200,6 +201,11 @@ def open_plain(path: str, dir_fd: int = AT_FDCWD) -> int:
 def _openat2(dir_fd: int, path: str, resolve: int) -> int:
     how = pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, resolve)
     return _check(_syscall(_Long(_NR_OPENAT2), _Long(dir_fd), os.fsencode(path), how, _Long(len(how))), "openat2")
+
+
+def current_cpu() -> int:
+    """The CPU that this thread runs on, or last ran on."""
+    return _check(_getcpu(), "sched_getcpu")
 
 
 def set_hostname(name: str) -> None:

@@ -10,6 +10,7 @@ import time
 
 from saggar.isolation import seccomp
 from saggar.isolation import syscalls_host as syscalls
+from saggar.isolation.limits_host import pin
 
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else "python3"
 NOBODY = 65534
@@ -93,6 +94,8 @@ def _child(limits, command: list[str], go: int, out: int) -> None:
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
+    if limits.cpus is not None:
+        pin(limits.cpus)
     for what, value in limits.rlimits(own_namespace=True):
         resource.setrlimit(what, (value, value))
     os.execv(command[0], command)

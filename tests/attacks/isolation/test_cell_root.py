@@ -1,7 +1,6 @@
 """What the cell's root and its first process show of the host, and how a spare follows the host's mount table."""
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -12,8 +11,11 @@ from pathlib import Path
 import pytest
 
 import saggar
-from saggar.policy.model import IsolationPolicy, LimitsPolicy, Policy, WorkspacePolicy
+from saggar.policy.model import LimitsPolicy, Policy, WorkspacePolicy
 from saggar.runtime.engine_host import engine
+
+sys.path.insert(0, os.path.dirname(__file__))
+from launched import children, gone, inside
 
 
 @pytest.fixture
@@ -23,16 +25,6 @@ def workspace(tmp_path, monkeypatch):
     monkeypatch.setenv("SAGGAR_STATE_DIR", str(tmp_path / "a-state-of-the-host"))
     monkeypatch.chdir(place)
     return place
-
-
-def inside(script, workspace, **isolation):
-    policy = Policy(workspace=WorkspacePolicy(path=str(workspace)), isolation=IsolationPolicy(**isolation))
-    result = saggar.run_sync(["/bin/sh", "-c", script], policy)
-    assert result.cause == "exit", result
-    with open(result.audit_path) as log:
-        records = [json.loads(line) for line in log]
-    assert [records[0]["kind"], records[-1]["kind"]] == ["run.start", "run.end"]
-    return result
 
 
 def test_the_first_process_shows_nothing_that_the_command_does_not_see(workspace):
@@ -65,8 +57,8 @@ def test_the_root_is_read_only(workspace, place):
 
 
 def test_no_directory_of_the_root_is_writable_by_its_mode(workspace):
-    found = inside("find / -xdev -type d -perm -002", workspace).stdout.decode().split()
-    # the two are other file systems
+    found = inside("find / /dev /etc -xdev -type d -perm -002", workspace).stdout.decode().split()
+    # the two are other file systems; so are /dev and /etc, which all cells share
     assert sorted(found) == ["/dev/shm", "/tmp"]
 
 
@@ -99,30 +91,13 @@ def _spare() -> int:
     """The pid of the child that waits, once it does."""
     until = time.monotonic() + 5
     while time.monotonic() < until:
-        for launcher in _children(os.getpid()):
+        for launcher in children(os.getpid()):
             if b"launcher_host" in Path(f"/proc/{launcher}/cmdline").read_bytes():
-                for child in _children(launcher):
+                for child in children(launcher):
                     if _built(child):
                         return int(child)
         time.sleep(0.01)
     raise AssertionError("no spare child was born")
-
-
-def _gone(pid):
-    until = time.monotonic() + 5
-    while os.path.exists(f"/proc/{pid}") and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not os.path.exists(f"/proc/{pid}")
-
-
-def _children(pid) -> list[str]:
-    found: list[str] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        try:
-            found += (task / "children").read_text().split()
-        except OSError:
-            continue  # a thread that ended
-    return found
 
 
 def _built(pid) -> bool:
@@ -142,7 +117,7 @@ def test_a_spare_is_dropped_when_the_host_mounts_something(workspace, tmp_path):
     subprocess.run(["mount", "-t", "tmpfs", "none", place], check=True)
     try:
         # else a copy of the old mount table waits on
-        _gone(spare)
+        gone(spare)
         assert inside("echo runs", workspace).stdout == b"runs\n"
     finally:
         subprocess.run(["umount", place], check=True)
@@ -199,7 +174,7 @@ def test_a_spare_that_died_is_not_used(workspace):
     inside("true", workspace)
     spare = _spare()
     os.kill(spare, signal.SIGKILL)
-    _gone(spare)
+    gone(spare)
     assert inside("echo runs", workspace).stdout == b"runs\n"
     assert engine().alive
 
@@ -219,8 +194,9 @@ def test_runs_that_find_no_spare_are_born_side_by_side_and_all_end(workspace):
 
     assert asyncio.run(all_of_them()) == [str(n) for n in range(18)]
     _spare()
-    launcher = next(c for c in _children(os.getpid()) if b"launcher_host" in Path(f"/proc/{c}/cmdline").read_bytes())
+    launcher = next(c for c in children(os.getpid()) if b"launcher_host" in Path(f"/proc/{c}/cmdline").read_bytes())
     until = time.monotonic() + 5
-    while len(_children(launcher)) > 1 and time.monotonic() < until:
+    # the spare, and the template that it was born of
+    while len(children(launcher)) > 2 and time.monotonic() < until:
         time.sleep(0.01)
-    assert len(_children(launcher)) == 1
+    assert len(children(launcher)) == 2

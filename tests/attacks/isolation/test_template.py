@@ -1,0 +1,94 @@
+"""What cells are born of: it passes nothing from one to the next, and its loss costs no run."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from saggar.runtime import api_host
+from saggar.runtime.caller_host import Options
+
+sys.path.insert(0, os.path.dirname(__file__))
+from launched import children, gone, inside
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch):
+    place = tmp_path / "workspace"
+    place.mkdir()
+    monkeypatch.setenv("SAGGAR_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.chdir(place)
+    return place
+
+
+@pytest.fixture(autouse=True)
+def _born_when_asked_for(monkeypatch):
+    """No spare: each run's child is born of the template."""
+    monkeypatch.setattr(api_host, "Options", lambda **more: Options(spare=False, **more))
+
+
+def _template() -> int:
+    """Its pid, once it waits: a mount namespace of its own, and the launcher's PID namespace."""
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        for launcher in children(os.getpid()):
+            if b"launcher_host" in Path(f"/proc/{launcher}/cmdline").read_bytes():
+                for child in children(launcher):
+                    if _other(child, "mnt") and _other(child, "net") and not _other(child, "pid"):
+                        return int(child)
+        time.sleep(0.01)
+    raise AssertionError("no template was made")
+
+
+def _other(pid, name) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}")
+    except OSError:
+        return False
+
+
+def _ready(workspace):
+    inside("true", workspace)
+    pid = _template()
+    inside("true", workspace)
+    return pid
+
+
+def test_it_serves_run_after_run_and_stays_in_no_cells_network(workspace):
+    pid = _ready(workspace)
+    home = os.readlink(f"/proc/{pid}/ns/net")
+    seen = {inside("readlink /proc/self/ns/net", workspace).stdout for _ in range(3)}
+    # the kernel gives the number of one that is gone again
+    assert home.encode() + b"\n" not in seen
+    assert (_template(), os.readlink(f"/proc/{pid}/ns/net")) == (pid, home)
+    # its streams, its channel, the launcher's pidfd, its own network namespace
+    assert len(os.listdir(f"/proc/{pid}/fd")) == 6
+
+
+def test_each_cell_has_its_own_root_directory(workspace, tmp_path):
+    _ready(workspace)
+    granted = tmp_path / "granted-to-one"
+    granted.mkdir()
+    assert inside(f"ls -d {granted}", workspace, read=(str(granted),)).stdout
+    assert inside(f"ls -d {granted}; true", workspace).stdout == b""
+
+
+def test_a_grant_below_etc_is_the_cells_own(workspace):
+    _ready(workspace)
+    result = inside("cat /etc/hostname && grep -c agent /etc/passwd && ls /etc/ssl /etc/alternatives >/dev/null && touch /etc/x", workspace,
+                    read=("/etc/hostname",))  # fmt: skip
+    assert result.stdout == Path("/etc/hostname").read_bytes() + b"1\n"
+    assert result.exit_code != 0
+    assert inside("ls /etc/hostname", workspace).exit_code != 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_one_that_does_not_answer_is_not_waited_for(workspace, number):
+    pid = _ready(workspace)
+    os.kill(pid, number)
+    assert inside("echo runs", workspace).stdout == b"runs\n"
+    gone(pid)
+    assert _template() != pid
