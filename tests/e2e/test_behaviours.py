@@ -186,7 +186,9 @@ def test_a_cell_made_from_the_spare_is_as_one_made_cold(workspace):
 
     def look(policy):
         result = saggar.run_sync(["sh", "-c", script], policy, timeout_s=60)
-        return result.stdout, result.limits["tasks"], result.workspace["mode"]
+        # how many tasks a watchdog saw depends on when it looked
+        tasks = {name: value for name, value in result.limits["tasks"].items() if name != "peak"}
+        return result.stdout, tasks, result.workspace["mode"]
 
     first_wide = look(wide)
     # the child that waits now was born while the wide policy's cell ran

@@ -215,9 +215,10 @@ def test_the_group_of_the_caller_is_out_of_reach(shell):
 def test_a_group_that_killed_itself_is_no_command_that_did_not_run(shell):
     shell.send("saggar run -- sh -c 'echo did; kill -KILL 0; sleep 9'\n")
     shell.wait(b"did\r\n")
-    shell.wait(b"ended by signal 9, from within or from outside; the command had started")
-    shell.wait(b"PROMPT> ")
-    assert shell.status() == 70
+    said = shell.wait(b"PROMPT> ")
+    # the keeper is of the group, so the launcher ends the cell; unless pid 1 has told the command's end before that
+    told = b"ended by signal 9, from within or from outside; the command had started" in said
+    assert (shell.status(), told) in {(70, True), (137, False)}
 
 
 def test_characters_cannot_be_pushed_into_the_terminal(shell):
