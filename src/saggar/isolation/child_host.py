@@ -271,9 +271,11 @@ def open_network(pid: int, channel: wire.Socket, birth: Birth, step: Step) -> li
     ipv6 = own_every_address()
     step.name = "listeners"
     sockets, left_out = open_listeners(birth.listeners, ipv6=ipv6)
-    wire.send(channel, {"event": "born", "pid": pid}, sockets)
-    for fd in sockets:
-        os.close(fd)
+    try:
+        wire.send(channel, {"event": "born", "pid": pid}, sockets)
+    finally:
+        for fd in sockets:
+            os.close(fd)
     return left_out
 
 

@@ -36,6 +36,7 @@ class LaunchedCell:
 
     __slots__ = (
         "_polled",
+        "again",
         "birth",
         "cause",
         "code",
@@ -80,6 +81,8 @@ class LaunchedCell:
         self.linger = False
         self.frozen: list[int] | None = None
         self.birth: Birth
+        #: what it takes to start it once more, until it is past the last moment at which nothing of the command can have run
+        self.again: tuple[dict[str, Any], list[int]] | None = None
         self.spare_next = False
         self.init = 0
         self.init_fd = -1
@@ -129,6 +132,8 @@ class LaunchedCell:
                 if message["pid"]:
                     self.adopt(message["pid"], strays)
                 continue
+            # from here on it may execute bubblewrap, or has said what is wrong
+            self.no_more()
             # a child that failed to be born did not know whose it is
             message["id"] = self.id
             if message["event"] == "listening":
@@ -146,6 +151,12 @@ class LaunchedCell:
             send(message, fds)
             for fd in fds:
                 os.close(fd)
+
+    def no_more(self) -> None:
+        """Let go of `again`."""
+        if self.again is not None:
+            close_all(self.again[1])
+            self.again = None
 
     def adopt(self, init: int, strays: dict[int, int]) -> None:
         """Take `init` for its pid 1. strays: status of our children that ended before they were named."""
@@ -288,6 +299,7 @@ class LaunchedCell:
     def close(self) -> None:
         """Once its end has been told: nobody is in the groups any more, and removing them (0.6 ms) keeps no result waiting."""
         self.limits.close()
+        self.no_more()
         close_all(self.sockets)
         if self.scratch >= 0:
             os.close(self.scratch)

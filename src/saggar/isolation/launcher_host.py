@@ -205,8 +205,10 @@ class Launcher:
 
     # starting
 
-    def _run(self, request: dict[str, Any], fds: list[int]) -> None:
+    def _run(self, request: dict[str, Any], fds: list[int], *, once_more: bool = True) -> None:
+        """once_more: whether it may be started again when its child is lost before anything of the command ran."""
         step = "identity"
+        asked, given = dict(request), list(fds)
         spare = None
         try:
             self._births.ids_of(child_host.Birth(request).ids)
@@ -230,7 +232,11 @@ class Launcher:
                 self._births.spare = spare
             close_all(fds)
             return
-        cell = self._adopt_spare(spare, request, fds)
+        cell = self._adopt_spare(spare, request, fds, len(given))
+        if once_more and not cell.kept:
+            cell.again = asked, given
+        else:
+            close_all(given)
         if disk >= 0:
             limits = spare.limits
             (limits.watch_disk if request["workspace"]["mode"] == "copy-on-write" else limits.watch_growth)(disk)
@@ -241,7 +247,7 @@ class Launcher:
             # it died before it was asked; why, it has said on the same socket
             return
 
-    def _adopt_spare(self, spare: Spare, request: dict[str, Any], fds: list[int]) -> LaunchedCell:
+    def _adopt_spare(self, spare: Spare, request: dict[str, Any], fds: list[int], given: int) -> LaunchedCell:
         """The request goes to the child, which is a cell from here on."""
         status_r, status_w = os.pipe()
         request["status_fd"] = len(fds)
@@ -268,7 +274,8 @@ class Launcher:
         except OSError:
             # see above
             pass
-        close_all(fds)
+        # the first of them are kept or closed by who asked
+        close_all(fds[given:])
         return cell
 
     @staticmethod
@@ -382,6 +389,13 @@ class Launcher:
                 continue
             del self._cells[cell.id]
             cell.stop_watching()
+            if cell.again is not None and not cell.cause:
+                # it was lost without a word, a spare that was ended at the moment it was claimed: not the command's end, nor the host's
+                asked, given = cell.again
+                cell.again = None
+                cell.close()
+                self._run(asked, given, once_more=False)
+                continue
             if not cell.cause:
                 cell.judge()
             self._send(cell.to_json())

@@ -7,6 +7,7 @@ iproute2 may be missing, and starting it twice would cost more than the whole ce
 from __future__ import annotations
 
 import _socket
+import os
 from fcntl import ioctl
 from struct import pack, unpack_from
 
@@ -119,7 +120,12 @@ def open_listeners(specs: Sequence[Mapping[str, Any]], *, ipv6: bool) -> tuple[l
         if not ipv6 and ":" in spec.get("address", ""):
             left_out.append(index)
             continue
-        fds.append(open_listener(spec))
+        try:
+            fds.append(open_listener(spec))
+        except OSError:
+            for fd in fds:
+                os.close(fd)
+            raise
     return fds, left_out
 
 

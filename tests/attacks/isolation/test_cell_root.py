@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -177,6 +178,29 @@ def test_a_spare_that_died_is_not_used(workspace):
     gone(spare)
     assert inside("echo runs", workspace).stdout == b"runs\n"
     assert engine().alive
+
+
+def _pipes(pid) -> int:
+    names = (os.readlink(f"/proc/{pid}/fd/{n}") for n in os.listdir(f"/proc/{pid}/fd"))
+    return sum(name.startswith("pipe:") for name in names)
+
+
+def test_a_spare_that_is_lost_when_it_was_claimed_costs_no_run(workspace):
+    inside("true", workspace)
+    spare = _spare()
+    launcher = next(c for c in children(os.getpid()) if str(spare) in children(c))
+    os.kill(spare, signal.SIGSTOP)
+    before = _pipes(launcher)
+    found = []
+    run = threading.Thread(target=lambda: found.append(inside("echo runs", workspace).stdout))
+    run.start()
+    until = time.monotonic() + 10
+    # the pipe that its bubblewrap would speak on: the request has been sent
+    while _pipes(launcher) == before and time.monotonic() < until:
+        time.sleep(0.001)
+    os.kill(spare, signal.SIGKILL)
+    run.join(20)
+    assert found == [b"runs\n"]
 
 
 def test_runs_that_find_no_spare_are_born_side_by_side_and_all_end(workspace):
