@@ -7,9 +7,12 @@ I3  Revoked rules and a removed cell cut their connections at once.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import ssl
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -26,7 +29,6 @@ from saggar.egress.turn_host import Turn
 from saggar.egress.upstream_host import Pool, client_context
 
 if TYPE_CHECKING:
-    import asyncio
     import socket
     from collections.abc import Callable, Iterable
     from typing import Protocol
@@ -79,6 +81,8 @@ MAX_ISSUED = 256
 #: whose admitted heads are remembered
 _HEAD_HOSTS = 64
 MAX_LEAVES = 256
+#: leaves that are made at the same time
+_MINTS = 4
 _REDACTIONS = 64
 #: earlier secrets of a credential that are still looked for
 _FORMER = 3
@@ -114,6 +118,8 @@ class Termination:
         #: what a person approved for the rest of the task
         self.approved: tuple[Approval, ...] = ()
         self._servers: dict[str, ssl.SSLContext] = {}
+        self._making: dict[str, asyncio.Task[ssl.SSLContext]] = {}
+        self._minting = asyncio.Semaphore(_MINTS)
         self._redactions: dict[tuple[str, int], Secrets] = {}
         #: by credential, the secrets that were used, the latest first
         self._given: dict[str, list[str]] = {}
@@ -165,6 +171,8 @@ class Termination:
 
     def close(self) -> None:
         self._timer.cancel()
+        for making in self._making.values():
+            making.cancel()
         for client in list(self.clients):
             client.cut()
         self.pool.close()
@@ -228,21 +236,33 @@ class Termination:
         return self._servers.get(host)
 
     async def server_context(self, host: str) -> ssl.SSLContext:
-        """The TLS context with this host's leaf; made once (1.8 ms). Raises SecretsError."""
+        """The TLS context with this host's leaf, made once, whoever waits for it. Raises SecretsError."""
         found = self._servers.get(host)
-        if found is None:
+        if found is not None:
+            return found
+        making = self._making.get(host)
+        if making is None:
+            making = self._making[host] = self.loop.create_task(self._make_context(host))
+            making.add_done_callback(partial(self._made, host))
+        return await asyncio.shield(making)
+
+    async def _make_context(self, host: str) -> ssl.SSLContext:
+        # few at a time: the secrets process takes questions in turn, and leases are asked for there too
+        async with self._minting:
             certificate, key = await self.secrets.leaf(self.port.id, host)
-            known = self._servers.get(host)
-            if known is not None:
-                # many connections waited for this leaf: the first to go on has made the context
-                return known
-            if len(self._servers) >= MAX_LEAVES:
-                # under a wildcard a cell can invent names without end
-                del self._servers[next(iter(self._servers))]
             if self.share is not None:
                 self.share.charge(LEAF_NS)
-            found = self._servers[host] = _server_context(certificate, key)
-        return found
+            # OpenSSL reads and checks the chain for 0.6 ms of 0.8, and lets other threads go on: not in everybody's loop
+            return await self.loop.run_in_executor(_reader(), _server_context, certificate, key)
+
+    def _made(self, host: str, making: asyncio.Task[ssl.SSLContext]) -> None:
+        del self._making[host]
+        if making.cancelled() or making.exception() is not None:
+            return
+        if len(self._servers) >= MAX_LEAVES:
+            # under a wildcard a cell can invent names without end
+            del self._servers[next(iter(self._servers))]
+        self._servers[host] = making.result()
 
     def dial_context(self, ca_pem: str) -> ssl.SSLContext:
         return client_context(ca_pem)
@@ -271,6 +291,12 @@ class Termination:
                 self._redactions.clear()
             self._redactions[key] = found
         return found
+
+
+@cache
+def _reader() -> ThreadPoolExecutor:
+    """One thread of the process: however many leaves are wanted, a processor is left for the loop."""
+    return ThreadPoolExecutor(1, thread_name_prefix="leaf")
 
 
 def _server_context(certificate: str, key: str) -> ssl.SSLContext:

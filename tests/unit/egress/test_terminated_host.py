@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import json
@@ -17,7 +18,10 @@ import pytest
 sys.path.insert(0, os.path.dirname(__file__))
 from terminated_rig import HOST, SECRET, Rig, Upstream, get, ok, raw, read_message
 
+from saggar.egress import terminated_host
 from saggar.egress.budget import Limits
+from saggar.egress.ca_host import TaskCa
+from saggar.egress.secrets_client_host import SecretsError
 from saggar.egress.websocket import accept_value
 
 BEARER = {"credential": {"source": "env:REAL_KEY", "env": "OPENAI_API_KEY", "format": "openai"}}
@@ -997,12 +1001,9 @@ def test_a_dial_that_comes_too_late_sends_nothing():
 
 
 def test_names_under_a_wildcard_do_not_grow_the_broker(monkeypatch):
-    from saggar.egress import terminated_host
 
     monkeypatch.setattr(terminated_host, "MAX_LEAVES", 2)
     with Rig(ok(), BEARER) as rig:
-        import asyncio
-
         for i in range(4):
             rig.process.add("cell", "task", [HOST, "*.wild.test"], [rig.compiled.secret.to_json()])
             future = asyncio.run_coroutine_threadsafe(rig.termination.server_context(f"n{i}.wild.test"), rig.loop)
@@ -1012,9 +1013,6 @@ def test_names_under_a_wildcard_do_not_grow_the_broker(monkeypatch):
 
 def test_connections_that_wait_for_one_leaf_share_its_context(monkeypatch):
     """Each made one of its own, at 1.8 ms of everybody's loop."""
-    import asyncio
-
-    from saggar.egress import terminated_host
 
     made = []
     real = terminated_host._server_context
@@ -1061,3 +1059,51 @@ def test_client_that_ends_while_we_dial_leaves_nothing():
             wait_for(lambda: rig.call(lambda: [c for c in rig.termination.clients if c.eof]))
             gate.set()
             wait_for(lambda: not rig.call(lambda: len(rig.termination.clients)))
+
+
+def test_a_burst_of_names_is_made_few_at_a_time_and_others_are_served_meanwhile(monkeypatch):
+    monkeypatch.setattr(terminated_host, "MAX_LEAVES", 50)
+    with Rig(ok(), BEARER) as rig:
+        made = TaskCa("t", time.time()).leaf("any.wild.test")
+        asked, most = [], []
+        gate = asyncio.Event()
+
+        async def slow(cell, host):
+            asked.append(host)
+            most.append(len(asked))
+            try:
+                await gate.wait()
+                return made
+            finally:
+                asked.remove(host)
+
+        monkeypatch.setattr(rig.termination.secrets, "leaf", slow)
+        waiting = [
+            asyncio.run_coroutine_threadsafe(rig.termination.server_context(f"n{i % 200}.wild.test"), rig.loop)
+            for i in range(400)
+        ]
+        wait_for(lambda: rig.call(lambda: len(rig.termination._making)) == 200)  # one for each name
+        wait_for(lambda: max(most, default=0) == terminated_host._MINTS)
+        rig.call(gate.set)
+        contexts = {id(w.result(60)) for w in waiting}
+        assert len(contexts) == 200
+        assert max(most) <= terminated_host._MINTS
+        assert rig.call(lambda: (len(rig.termination._making), len(rig.termination._servers))) == (0, 50)
+
+
+def test_a_leaf_that_cannot_be_had_is_asked_for_again(monkeypatch):
+    with Rig(ok(), BEARER) as rig:
+        leaf = rig.termination.secrets.leaf
+        failures = []
+
+        async def fails(cell, host):
+            failures.append(host)
+            raise SecretsError("no")
+
+        monkeypatch.setattr(rig.termination.secrets, "leaf", fails)
+        for _ in range(2):
+            with pytest.raises(SecretsError):
+                asyncio.run_coroutine_threadsafe(rig.termination.server_context(HOST), rig.loop).result(20)
+        assert len(failures) == 2
+        monkeypatch.setattr(rig.termination.secrets, "leaf", leaf)
+        assert rig.ask(get(b"/v1/x", auth(rig))).endswith(b"hello")
