@@ -4,7 +4,8 @@ I1  No rule is a deny; deny beats approve beats ask beats allow, in whatever ord
     that answers an ask as well.
 I2  A deny rule matches at least what an allow rule with the same conditions matches, and whatever some server may take for
     the same: paths without regard to case, to a last `/` and to how a character is escaped, query and headers at any
-    occurrence and under any spelling of the name. An allow rule needs every occurrence to match, exactly.
+    occurrence and under any spelling of the name. An allow rule needs the name as it is written, and every value that some
+    server may read under it to match: those under its other spellings, and with a `;` in them, are among them.
 I3  A verdict names the rule that decided it; the same request gets the same verdict.
 I4  Deciding needs the head alone. What the head cannot say (a chunked body's size) comes back as a limit to enforce.
 """
@@ -104,12 +105,16 @@ class Rule:
 
     def _fits_all(self, request: Request) -> bool:
         for name, glob in self.query:
-            values = [v for n, v in request.query if n == name]
-            if not values or not all(glob.matches(v) for v in values):
+            pairs = (*request.query, *request.whole_query)
+            if not any(n == name for n, _ in pairs):
+                return False
+            if not all(glob.matches(v) for n, v in pairs if _same_parameter(n, name)):
                 return False
         for header, glob in self.headers:
-            found = [v for n, v in request.headers if n == header]
-            if not found or not all(glob.matches(v.decode("latin-1")) for v in found):
+            if not any(n == header for n, _ in request.headers):
+                return False
+            wide = header.replace(b"_", b"-")
+            if not all(glob.matches(v.decode("latin-1")) for n, v in request.headers if n.replace(b"_", b"-") == wide):
                 return False
         if self.content_types and request.body_bytes != 0 and not _all_types(request.headers, self.content_types):
             return False
@@ -133,7 +138,24 @@ class Rule:
 
 def _query_name(name: str) -> str:
     """A parameter's name as servers that forgive read it: without case, blanks before it, and what makes it a list or a table."""
-    return name.lstrip(" ").partition("[")[0].casefold()
+    return _plain_name(name).partition("[")[0]
+
+
+#: PHP's names are those of variables; `[` is one of these signs there where no `]` follows
+_AS_VARIABLE = str.maketrans(". ", "__")
+
+
+def _plain_name(name: str) -> str:
+    plain = name.lstrip(" ").casefold().translate(_AS_VARIABLE)
+    return plain if "]" in plain else plain.replace("[", "_", 1)
+
+
+def _same_parameter(one: str, other: str) -> bool:
+    """Whether some server takes the two for one parameter, or one for a part of the other; other entries of a table are not."""
+    if one == other:
+        return True
+    one, other = _plain_name(one), _plain_name(other)
+    return one == other or one.startswith(other + "[") or other.startswith(one + "[")
 
 
 def _wide(pattern: PathPattern, path: str) -> bool:

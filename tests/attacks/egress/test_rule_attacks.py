@@ -14,6 +14,7 @@ RULES = [
     {"effect": "deny", "paths": ["/v1/admin/**", "/v1/*:delete", "/v1/a!b", "/v1/star%2Aname"], "reason": "path_closed_here"},
     {"effect": "deny", "query": {"mode": "*delete*"}, "reason": "mode_closed"},
     {"effect": "deny", "query": {"force": "*"}, "reason": "force_closed"},
+    {"effect": "deny", "query": {"delete_all": "*"}, "reason": "all_closed"},
     {"effect": "deny", "headers": {"x-danger": "*"}, "reason": "header_closed"},
     {"effect": "deny", "methods": ["POST"], "content_types": ["multipart/form-data"], "reason": "form_closed"},
 ]  # fmt: skip
@@ -40,6 +41,8 @@ DENIED = {
     "name as a list": ("/v1/x?mode[]=delete", (), ""),
     "name as a table": ("/v1/x?mode%5Ba%5D=delete", (), ""),
     "name behind a blank": ("/v1/x?+mode=delete", (), ""),
+    "name as a variable": ("/v1/x?delete.all=1", (), ""),
+    "name with a bracket that nothing closes": ("/v1/x?delete[all=1", (), ""),
     "value escaped": ("/v1/x?mode=del%65te", (), ""),
     "no value": ("/v1/x?force", (), ""),
     "empty value": ("/v1/x?force=", (), ""),
@@ -63,7 +66,7 @@ ALLOWED = {
     "another field": ("/v1/x", ("X-Dangers: 1",), ""),
     "another type": ("/v1/x", ("Content-Type: application/json; charset=utf-8",), "{}"),
 }
-REASONS = {"path_closed_here", "mode_closed", "force_closed", "header_closed", "form_closed"}
+REASONS = {"all_closed", "path_closed_here", "mode_closed", "force_closed", "header_closed", "form_closed"}
 
 
 @pytest.fixture(scope="module")
