@@ -1,9 +1,11 @@
 import ssl
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from saggar.core.errors import ParseError
-from saggar.egress.client_hello import MAX_MESSAGE, ClientHello, NeedMore, parse
+from saggar.egress.client_hello import MAX_MESSAGE, ClientHello, NeedMore, _assembled, parse
 from saggar.testing.client_hello import ECH, alpn, body, hello, message, records, sni, vector
 
 GOOD = {
@@ -82,3 +84,21 @@ def test_reads_what_openssl_writes():
         client.do_handshake()
     parsed = parse(out.read())
     assert (parsed.server_name, parsed.alpn) == (b"api.allowed.test", (b"h2", b"http/1.1"))
+
+
+def outcome(function, data):
+    try:
+        return function(data)
+    except ParseError as e:
+        return e.reason
+
+
+@given(st.sampled_from([c[0] for c in GOOD.values()] + [c[0] for c in BAD.values()]), st.data())
+def test_the_short_way_is_the_long_way(data, draw):
+    """One record with one message is read at once; what comes of it is what comes of reading record by record."""
+    changed = bytearray(data)
+    for _ in range(draw.draw(st.integers(0, 3))):
+        at = draw.draw(st.integers(0, min(len(changed), 120) - 1))
+        changed[at] = draw.draw(st.integers(0, 255))
+    changed = bytes(changed[: draw.draw(st.integers(1, len(changed)))])
+    assert outcome(parse, changed) == outcome(_assembled, changed)
