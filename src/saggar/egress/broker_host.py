@@ -377,9 +377,9 @@ async def _serve(control: socket.socket, made: type[Broker]) -> None:
 
 def run(control: socket.socket, made: type[Broker] = Broker) -> None:
     """Serve until `control` ends."""
-    import uvloop
+    from saggar.egress import loop_host
 
-    uvloop.run(_serve(control, made))
+    loop_host.run(_serve(control, made))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

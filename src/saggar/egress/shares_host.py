@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Collection
 
+    from saggar.egress.loop_host import Flows
+
 #: what things cost: a small message one way, a byte, a connection from accept to splice or refusal, a name, a kernel's refusal
 EVENT_NS = 12_000
 BYTE_NS = 0.3
@@ -191,6 +193,14 @@ class Share:
             self.loop.remove_writer(fd)
             watch = partial(self.loop.add_writer, fd, callback)
         self._parked[fd, True] = watch, callback
+
+    def park_flow(self, flows: Flows, fd: int, callback: Callable[[], object], *, writing: bool = False) -> None:
+        """The same for one side of a flow. While paced nothing is told of `fd` at all."""
+        watch: Callable[[], object] = _nothing
+        if self.paced:
+            flows.pause(fd)
+            watch = partial(flows.resume, fd)
+        self._parked[fd, writing] = watch, callback
 
     def drop(self, fd: int) -> None:
         """`fd` is not read or written any longer: it may soon be another connection's."""

@@ -12,13 +12,12 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import uvloop
-
 from saggar.egress.authorize import AuthorizedRequest, authorize
 from saggar.egress.budget import Limits
 from saggar.egress.ca_host import TaskCa
 from saggar.egress.destination import Destination
 from saggar.egress.dial_host import Dialer
+from saggar.egress.loop_host import Loop
 from saggar.egress.match import RuleSet
 from saggar.egress.secrets_client_host import SecretsClient
 from saggar.egress.secrets_spawn_host import start_secrets
@@ -214,7 +213,7 @@ class Rig:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=200)
         self.listener.setblocking(False)
         self.address = self.listener.getsockname()
-        self.loop = uvloop.new_event_loop()
+        self.loop = Loop()
         self.started = threading.Event()
         self.thread = threading.Thread(target=self._run, args=(limits,), daemon=True)
         self.thread.start()

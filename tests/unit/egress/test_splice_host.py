@@ -6,8 +6,8 @@ import socket
 import struct
 
 import pytest
-import uvloop
 
+from saggar.egress.loop_host import run as run_loop
 from saggar.egress.shares_host import Shares
 from saggar.egress.splice_host import _PIPE_BYTES, _WIDE_BYTES, _WIDE_PIPES, Splice, _Wide
 
@@ -48,7 +48,7 @@ def run(main, **options):
             joined.client.close()
             joined.upstream.close()
 
-    uvloop.run(inner())
+    run_loop(inner())
 
 
 def receive(sock, size):
