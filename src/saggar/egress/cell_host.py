@@ -66,6 +66,8 @@ MAX_HOSTS = 1000
 MAX_REFUSALS = 1000
 #: of one closing record's list: well below what an audit record holds, with room for escapes
 _SUMMARY_BYTES = 16 * 1024
+#: destinations that are remembered
+MAX_KNOWN = 256
 #: accepted in one go, so that one cell's flood leaves the others their turn
 _ACCEPT_BATCH = 2
 #: a spliced connection that moved nothing for this long is ended
@@ -148,6 +150,17 @@ class Usage:
                 self.refusals[key] = self.refusals.get(key, 0) + count
             else:
                 self.refusals_left_out += count
+class Known:
+    """What every further connection to an allowed destination has in common with the first, as long as the rules are these."""
+
+    __slots__ = ("form", "place", "request")
+
+    def __init__(self, request: AuthorizedRequest, form: Form, place: str) -> None:
+        self.request = request
+        #: of the record of the allow
+        self.form = form
+        #: in `Usage`
+        self.place = place
 
 
 class Cell:
@@ -175,6 +188,8 @@ class Cell:
         #: serves the hosts with a credential or an L7 rule; without it they are refused
         self.terminated: TerminatedPath | None = None
         self.connections: set[Served] = set()
+        #: by the name that a client said and the port that it came to; of these rules alone
+        self.known: dict[tuple[bytes | None, int], Known] = {}
         #: (name, reason) of refused names that are recorded already
         self.dns_seen: set[tuple[str, str]] = set()
         self.loop = asyncio.get_running_loop()
@@ -211,7 +226,11 @@ class Cell:
             udp = DnsUdp(self, sock)
             self.loop.add_reader(sock.fileno(), udp.on_readable)
             return
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
+        # accepted sockets inherit both
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # an urgent byte is left out of the stream until another one comes, then it is in it: what was peeked at and
+        # judged would not be what is passed on
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
         address, port = spec["address"], spec["port"]
         if (address, port) == (RESOLVER_ADDRESS, RESOLVER_PORT):
             serve: Callable[[socket.socket], None] = self._serve_dns
@@ -239,9 +258,6 @@ class Cell:
                 self._out_of_descriptors(listener, serve, e)
                 return
             sock.setblocking(False)
-            # an urgent byte is left out of the stream until another one comes, then it is in it: what was peeked at and
-            # judged would not be what is passed on
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
             open_ = len(self.connections) if self.spread is None else self.spread.open
             if open_ >= MAX_CONNECTIONS or self.share.full():
                 self.refused(refuse("too_many_connections"), via="accept")
@@ -293,6 +309,20 @@ class Cell:
             detail={**decision.detail, **detail},
         )
         return form, str(destination)
+
+    def remember(self, name: bytes, port: int, request: AuthorizedRequest, words: dict[str, object]) -> None:
+        """Have further connections by that name allowed by `allowed_again`. words: of the record, besides the decision's own."""
+        if len(self.known) >= MAX_KNOWN:
+            self.known.clear()
+        self.known[name, port] = Known(request, *self.form(request.decision, request.destination, **words))
+
+    def allowed_again(self, known: Known) -> bool:
+        """`allowed`, of what is known."""
+        self.audit.defer(known.form)
+        if not self.commit():
+            return False
+        self.usage.add_allowed(known.place)
+        return True
 
     def allowed_soon(self, form: Form, place: str) -> bool:
         """The same for an effect that waits for `commit`: many records of one round are written together."""
@@ -405,6 +435,7 @@ class Cell:
     def update(self, rules: Sequence[EgressRule], limits: Limits) -> None:
         """Swap the rules; connections that the new ones refuse are cut. What was used of the budget stays used."""
         self.rules = RuleSet(rules)
+        self.known.clear()
         self.dialer.forget()
         for connection in tuple(self.connections):
             connection.charge()

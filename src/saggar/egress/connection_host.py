@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from socket import MSG_PEEK
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from saggar.core.decision import Decision
 from saggar.core.errors import ParseError
@@ -26,12 +26,13 @@ from saggar.egress.destination import Destination, parse_host
 from saggar.egress.dial_host import DialError
 from saggar.egress.http_host import HttpRelay
 from saggar.egress.listeners import CAPTURED_PORTS
+from saggar.egress.loop_host import running
 from saggar.egress.splice_host import Splice
 from saggar.egress.wire_host import Wire, consume, is_gone, peek, reset, say_and_close
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from saggar.egress.budget import Refusal
     from saggar.egress.cell_host import Cell
@@ -120,9 +121,18 @@ class Connection:
         paced = self.cell.share.paced
         hello = None if self.proxy or paced else self._hello_at_once()
         if hello is None:
-            self._task = self.cell.loop.create_task(eager.metered(self._run(None, paced=paced), self.cell.share))
-        else:
-            self._task = eager.start(self.cell.loop, self._run(hello), self.cell.share)
+            work = self._run(self._in_turns() if paced else self._serve())
+            self._task = self.cell.loop.create_task(eager.metered(work, self.cell.share))
+            return
+        rest: Coroutine[Any, Any, None] | None = None
+        try:
+            rest = self._straight(hello)
+        except Exception as e:  # noqa: BLE001  # as in `_run`
+            self._failed(e)
+        if rest is not None:
+            self._task = eager.start(self.cell.loop, self._run(rest), self.cell.share)
+        elif self._splice is None:
+            self._over()
 
     def _hello_at_once(self) -> ClientHello | None:
         """The whole ClientHello, where it waits already; None where it does not, or is wrong in any way."""
@@ -132,34 +142,69 @@ class Connection:
             return None
         return hello if isinstance(hello, ClientHello) and hello.server_name is not None else None
 
-    async def _run(self, hello: ClientHello | None, *, paced: bool = False) -> None:
+    def _straight(self, hello: ClientHello) -> Coroutine[Any, Any, None] | None:
+        """All of it at once, where this destination was allowed before and answers at once; else what is left to do."""
+        self._locate()
+        known = self.cell.known.get((hello.server_name, self.port))
+        if known is None or hello.ech or (self.fixed and self.fixed != known.request.destination.host):
+            return self._tls(hello)
+        request = known.request
+        if not self._may_open(request, INTERNAL_ERROR):
+            return None
+        if not self.cell.allowed_again(known):
+            reset(self.sock)
+            return None
         try:
-            if paced:
-                # each step is a piece of work of its own: together they would keep the loop for half a millisecond
-                await self.cell.share.turn()
-                hello = None if self.proxy else self._hello_at_once()
-                await self.cell.share.turn()
-            self.address, self.port = self.sock.getsockname()[:2]
-            if not self.proxy and not self.fixed:
-                self.fixed = self.cell.names.name_of(self.address)
-            if hello is None:
-                await self._serve()
-            else:
-                await self._tls(hello)
-        except (OSError, asyncio.CancelledError):
-            reset(self.sock)
-        except Exception as e:  # noqa: BLE001  # whatever is wrong with one connection, it ends and the others live on
-            reset(self.sock)
-            self.cell.note("egress.fault", reason="broker_fault", type=type(e).__name__, text=str(e)[:200])
+            begun = self.cell.dialer.begin(request)
+        except DialError as e:
+            self._not_dialled(e, request, INTERNAL_ERROR)
+            return None
+        if begun is None:
+            return self._join(self.cell.dialer.dial(request), request, INTERNAL_ERROR)
+        if not begun.connected:
+            return self._join(begun.wait(), request, INTERNAL_ERROR)
+        self.splice(begun.sock)
+        return None
+
+    async def _in_turns(self) -> None:
+        """The same for a paced cell: each step is a piece of work of its own, together they would keep the loop for half a millisecond."""
+        await self.cell.share.turn()
+        hello = None if self.proxy else self._hello_at_once()
+        await self.cell.share.turn()
+        if hello is None:
+            await self._serve()
+        else:
+            self._locate()
+            await self._tls(hello)
+
+    def _locate(self) -> None:
+        self.address, self.port = self.sock.getsockname()[:2]
+        if not self.proxy and not self.fixed:
+            self.fixed = self.cell.names.name_of(self.address)
+
+    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (Exception, asyncio.CancelledError) as e:  # noqa: BLE001  # whatever is wrong with one connection, it ends and the others live on
+            self._failed(e)
         finally:
             if self._splice is None:
-                self.cell.connections.discard(self)
-                if self.spend is not None:
-                    self.spend.close()
+                self._over()
+
+    def _failed(self, error: BaseException) -> None:
+        reset(self.sock)
+        if not isinstance(error, OSError | asyncio.CancelledError):
+            self.cell.note("egress.fault", reason="broker_fault", type=type(error).__name__, text=str(error)[:200])
+
+    def _over(self) -> None:
+        self.cell.connections.discard(self)
+        if self.spend is not None:
+            self.spend.close()
 
     # -- the first flight ------------------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
+        self._locate()
         try:
             async with asyncio.timeout(SNIFF_S):
                 kind = await self._sniff()
@@ -318,6 +363,8 @@ class Connection:
             # real or GREASE cannot be told apart from outside, and a real one hides another name
             self._refuse(refuse("ech_unreadable", result.destination, rule=result.rule.id), ACCESS_DENIED)
         else:
+            if self.via == TRANSPARENT:
+                self.cell.remember(hello.server_name, self.port, result, self._words_of(result))
             await self._tunnel(result, INTERNAL_ERROR)
 
     def judge(self, destination: Destination) -> AuthorizedRequest | Decision:
@@ -347,23 +394,36 @@ class Connection:
             await self._tunnel(result, None)
 
     async def _tunnel(self, request: AuthorizedRequest, failure: bytes | None) -> None:
-        self.authorized = request
-        self.spend = spend = self.cell.spend(request.destination.host)
-        over = spend.open() or spend.request()
-        if over is not None:
-            self._refuse(self.cell.over_budget(over, request), ACCESS_DENIED if failure else None)
+        if not self._may_open(request, failure):
             return
         if not self.record_allowed(request):
             reset(self.sock)
             return
         await self.cell.share.turn()
+        await self._join(self.cell.dialer.dial(request), request, failure)
+
+    def _may_open(self, request: AuthorizedRequest, failure: bytes | None) -> bool:
+        """Whether the budget has room for the connection; it is refused where not."""
+        self.authorized = request
+        self.spend = spend = self.cell.spend(request.destination.host)
+        over = spend.open() or spend.request()
+        if over is not None:
+            self._refuse(self.cell.over_budget(over, request), ACCESS_DENIED if failure else None)
+        return over is None
+
+    async def _join(
+        self, dialling: Coroutine[Any, Any, socket.socket], request: AuthorizedRequest, failure: bytes | None
+    ) -> None:
         try:
-            upstream = await self.cell.dialer.dial(request)
+            upstream = await dialling
         except DialError as e:
-            words = ACCESS_DENIED if e.reason == "address_refused" and failure else failure
-            self._refuse(refuse(e.reason, request.destination, rule=request.rule.id, **e.detail), words)
-            return
-        self.splice(upstream)
+            self._not_dialled(e, request, failure)
+        else:
+            self.splice(upstream)
+
+    def _not_dialled(self, error: DialError, request: AuthorizedRequest, failure: bytes | None) -> None:
+        words = ACCESS_DENIED if error.reason == "address_refused" and failure else failure
+        self._refuse(refuse(error.reason, request.destination, rule=request.rule.id, **error.detail), words)
 
     # -- effects ---------------------------------------------------------------------------------------------------
 
@@ -373,10 +433,11 @@ class Connection:
 
     def record_allowed(self, request: AuthorizedRequest, **detail: object) -> bool:
         """Record the allow, before any effect of it. False: nothing may follow."""
+        return self.cell.allowed(request.decision, request.destination, **self._words_of(request), **detail)
+
+    def _words_of(self, request: AuthorizedRequest) -> dict[str, object]:
         override = request.rule.connect_to
-        if override is not None:
-            detail["connect_to"] = f"{override[0]}:{override[1]}"
-        return self.cell.allowed(request.decision, request.destination, via=self.via, **detail)
+        return {"via": self.via, **({"connect_to": f"{override[0]}:{override[1]}"} if override is not None else {})}
 
     def record_refused(self, decision: Decision, *, told: bool = True) -> None:
         detail = {} if self.proxy or self.fixed else {"to": f"{self.address}:{self.port}"}
@@ -396,7 +457,7 @@ class Connection:
 
     def splice(self, upstream: socket.socket) -> None:
         """Join client and upstream; this connection then lives until the splice ends."""
-        self._splice = Splice(self.cell.loop, self.sock, upstream, self._on_spliced, share=self.cell.share)
+        self._splice = Splice(running(), self.sock, upstream, self._on_spliced, share=self.cell.share)
         self._bind_bytes(self._splice)
         self._splice.start()
 
@@ -436,9 +497,9 @@ class Connection:
         self.charge()
         if self.spend is not None:
             self.spend.close()
-        if self._splice is not None and self.authorized is not None:
-            up, down = self._splice.up.count, self._splice.down.count
-            self.cell.usage.add_bytes(self.authorized.destination, up, down)
+        splice, authorized = self._splice, self.authorized
+        if splice is not None and authorized is not None:
+            self.cell.usage.add_bytes(authorized.destination, splice.up.count, splice.down.count)
 
     # -- the cell's orders -----------------------------------------------------------------------------------------
 

@@ -104,6 +104,16 @@ class Dialer:
                     raise
         raise DialError("unreachable", cause="no address is left")
 
+    def begin(self, request: AuthorizedRequest) -> Begun | None:
+        """A dial begun where no name has to be asked for and there is one address. None: `dial`. Raises DialError."""
+        override = request.rule.connect_to
+        if override is not None:
+            return begin(*override)
+        known = self._answers.get((request.destination.host, request.rule.allow_metadata))
+        if known is None or len(known[1]) != 1 or known[0] <= asyncio.get_running_loop().time():
+            return None  # of several addresses each has its time, and the next one its chance
+        return begin(known[1][0], request.destination.port)
+
     async def resolve(self, request: AuthorizedRequest) -> tuple[str, ...]:
         """The checked addresses of the destination. Raises DialError."""
         host, metadata = key = request.destination.host, request.rule.allow_metadata
@@ -168,23 +178,27 @@ class Dialer:
         return checked
 
     async def _attempt(self, address: str, port: int, timeout_s: float) -> socket.socket:
+        begun = begin(address, port)
+        return begun.sock if begun.connected else await begun.wait(timeout_s)
+
+
+class Begun:
+    """One address being dialled. connected: with whom it should be (I4)."""
+
+    __slots__ = ("_address", "connected", "sock")
+
+    def __init__(self, sock: socket.socket, address: str, *, connected: bool) -> None:
+        self.sock = sock
+        self._address = address
+        self.connected = connected
+
+    async def wait(self, timeout_s: float = CONNECT_S) -> socket.socket:
+        """The socket, connected. Raises DialError; it is closed then."""
+        sock = self.sock
         try:
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        except OSError as e:
-            raise DialError("out_of_descriptors", cause=str(e)) from None
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            code = sock.connect_ex((address, port))
-            if code == errno.EINPROGRESS:
-                peer = _peer(sock)  # near by, the handshake is over before `connect` returns
-                if not peer:
-                    await wait_writable(sock, max(timeout_s, 0.05))
-                    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                    peer = _peer(sock)
-            else:
-                peer = _peer(sock)
-            _check_peer(peer, address, code)
+            await wait_writable(sock, max(timeout_s, 0.05))
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            _check_peer(_peer(sock), self._address, code)
         except OSError as e:
             sock.close()
             raise DialError("unreachable", cause=str(e) or "no answer in time") from None
@@ -193,6 +207,28 @@ class Dialer:
                 sock.close()
             raise
         return sock
+
+
+def begin(address: str, port: int) -> Begun:
+    """Dial a literal. Raises DialError."""
+    try:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    except OSError as e:
+        raise DialError("out_of_descriptors", cause=str(e)) from None
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        code = sock.connect_ex((address, port))
+        peer = _peer(sock)  # near by, the handshake is over before `connect` returns
+        if peer or code != errno.EINPROGRESS:
+            _check_peer(peer, address, code)
+    except OSError as e:
+        sock.close()
+        raise DialError("unreachable", cause=str(e)) from None
+    except BaseException:
+        sock.close()
+        raise
+    return Begun(sock, address, connected=bool(peer))
 
 
 def _peer(sock: socket.socket) -> str:

@@ -123,8 +123,9 @@ class _Direction:
         if self._pipe is not None:
             self._on_bulk(self._pipe)
             return
+        most = PACED_BYTES if share.paced else len(_BUFFER)
         try:
-            size = self.recv_into(_BUFFER, PACED_BYTES if share.paced else 0)
+            size = self.recv_into(_BUFFER, most)
         except BlockingIOError:
             return
         except OSError:
@@ -149,13 +150,13 @@ class _Direction:
             self.pending = bytes(_BUFFER[sent:size])
             self._block()
             return
-        if size >= _LARGE_PIECE:
-            if self.count >= _BULK_BYTES:
-                self._to_kernel()
-            if self._ending or size >= PACED_BYTES:
-                self._go_on()
+        if size >= _LARGE_PIECE and self.count >= _BULK_BYTES:
+            self._to_kernel()
+            self._go_on()
+        elif size == most:
+            self._go_on()
         elif self._ending:
-            self.on_readable()  # all that is left fits into a piece
+            self.on_readable()  # there is the end, or the error
 
     def _go_on(self) -> None:
         """There may be more that no event will tell of."""

@@ -710,3 +710,50 @@ def test_an_urgent_byte_is_part_of_what_is_judged(cell):
         reply = exchange(sock, data[60:], end=True)
     assert reply == ACCESS_DENIED
     assert cell.wait_record(effect="deny")["reason"] in ("malformed_hello", "host_not_listed", "bad_host_name")
+
+
+def connections(cell, name, count, *, to=ELSEWHERE, port=443):
+    return [exchange(cell.connect(to, port), h.hello(name)) for _ in range(count)]
+
+
+def test_a_destination_that_was_allowed_before_is_decided_by_the_rules_of_now(tls_upstream):
+    """The first connection to a place is worked out, further ones are remembered: not beyond the rules that allowed it."""
+    rule = EgressRule(id="api", host="api.allowed.test", ports=(443,), connect_to=tls_upstream.address)
+    other = EgressRule(id="b", host="b.allowed.test", ports=(443,), connect_to=tls_upstream.address)
+    name = b"api.allowed.test"
+    with EgressCell([rule, other]) as cell:
+        assert ACCESS_DENIED not in connections(cell, name, 3)
+        allowed = [r for r in cell.records() if r["effect"] == "allow"]
+        assert len(allowed) == 3
+        assert len({str({**r, "seq": 0, "time": 0, "hash": 0, "prev": 0}) for r in allowed}) == 1
+        # through the address that stands for another name, and with another name hidden in it
+        address = cell.python(f"import socket; print(socket.gethostbyname({other.host!r}))").strip()
+        assert connections(cell, name, 1, to=address) == [ACCESS_DENIED]
+        assert cell.wait_record(effect="deny", reason="name_mismatch")["detail"]["expected"] == other.host
+        assert exchange(cell.connect(ELSEWHERE, 443), h.hello(name, h.ECH)) == ACCESS_DENIED
+        cell.wait_record(effect="deny", reason="ech_unreadable")
+        cell.update([other])
+        assert connections(cell, name, 1) == [ACCESS_DENIED]
+        cell.wait_record(effect="deny", reason="host_not_listed")
+        cell.update([rule, other])
+        assert ACCESS_DENIED not in connections(cell, name, 2)
+        assert cell.remove()["allowed"] == tls_upstream.accepted == 5
+
+
+def test_a_budget_counts_the_connections_that_are_remembered(tls_upstream):
+    rule = EgressRule(id="api", host="api.allowed.test", ports=(443,), connect_to=tls_upstream.address)
+    with EgressCell([rule], budget='{"requests": 3}') as cell:
+        replies = connections(cell, b"api.allowed.test", 5)
+        assert [r == ACCESS_DENIED for r in replies] == [False] * 3 + [True] * 2
+        cell.wait_record(effect="deny", reason="budget_requests")
+        assert tls_upstream.accepted == 3
+
+
+def test_nothing_follows_a_remembered_decision_that_cannot_be_recorded(tls_upstream):
+    rule = EgressRule(id="api", host="api.allowed.test", ports=(443,), connect_to=tls_upstream.address)
+    with EgressCell([rule]) as cell:
+        assert ACCESS_DENIED not in connections(cell, b"api.allowed.test", 2)
+        os.unlink(cell.audit_path)
+        assert connections(cell, b"api.allowed.test", 1) == ["RST"]
+        assert cell.wait_event("fatal")["cause"].startswith("audit_failed")
+        assert tls_upstream.accepted == 2

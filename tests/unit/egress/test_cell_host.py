@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
 from saggar.audit.sink_host import AuditLog
@@ -84,3 +85,28 @@ def test_usage_is_bounded():
         usage.add_allowed(str(Destination(name(n), 443, "tls")))
         usage.add_refused(name(n), "r", told=False)
     assert (len(usage.hosts), len(usage.refusals), usage.refusals_left_out) == (MAX_HOSTS, MAX_REFUSALS, 4000)
+
+
+def test_accepted_sockets_inherit_what_their_listener_was_told(tmp_path):
+    """An urgent byte stays where it was sent, in what is judged and in what is passed on."""
+    found = []
+
+    async def run():
+        with ThreadPoolExecutor(1) as pool, socket.create_server(("127.0.0.1", 0)) as listener:
+            audit = AuditLog(str(tmp_path / "audit.jsonl"), "t")
+            share = Shares(asyncio.get_running_loop()).join()
+            cell = Cell(id="c", rules=[RULE], audit=audit, pool=pool, emit=lambda _: None, share=share)
+            address = listener.getsockname()
+            cell.adopt({"kind": "tcp", "address": address[0], "port": address[1]}, listener)
+            with socket.create_connection(address):
+                cell._accept(listener, found.append)
+            for sock in found:
+                with sock:
+                    assert not sock.getblocking()
+                    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE)
+                    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            cell.close()
+            audit.close()
+
+    asyncio.run(run())
+    assert len(found) == 1
