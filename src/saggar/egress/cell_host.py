@@ -150,6 +150,8 @@ class Usage:
                 self.refusals[key] = self.refusals.get(key, 0) + count
             else:
                 self.refusals_left_out += count
+
+
 class Known:
     """What every further connection to an allowed destination has in common with the first, as long as the rules are these."""
 
