@@ -53,6 +53,9 @@ _CONNECTED_PAIRS = tuple(
 
 _TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
 
+# fcntl's commands; the second is of Linux 6.19
+_F_SETLEASE, _F_SETDELEG = 1024, 1040
+
 # PER_LINUX, PER_LINUX32, UNAME26, both, and the query that changes nothing
 _PERSONALITIES = (0x0, 0x8, 0x2_0000, 0x2_0008, 0xFFFF_FFFF)
 
@@ -84,6 +87,13 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal("ioctl", EPERM, "pastes into a virtual console (TIOCLINUX)", (("among", 1, (_TIOCLINUX,)),)),
     Refusal("ioctl", EPERM, "loads a line discipline module (TIOCSETD)", (("among", 1, (_TIOCSETD,)),)),
+    # on a file of one's own, whatever the mount: also the template's, which every cell opens, and what a grant shows
+    Refusal(
+        "fcntl",
+        EPERM,
+        "holds up for 45 s whoever opens a file that cells or the host share (a lease)",
+        (("among", 1, (_F_SETLEASE, _F_SETDELEG)),),
+    ),
     Refusal(
         "socket",
         EAFNOSUPPORT,
@@ -180,7 +190,7 @@ REFUSALS: tuple[Refusal, ...] = (
 
 # Only what the table names. x86_64: arch/x86/entry/syscalls/syscall_64.tbl; aarch64: include/uapi/asm-generic/unistd.h
 _X86_64 = {
-    "ioctl": 16, "shmget": 29, "socket": 41, "socketpair": 53, "clone": 56, "msgget": 68, "ptrace": 101, "syslog": 103,
+    "ioctl": 16, "shmget": 29, "socket": 41, "socketpair": 53, "clone": 56, "msgget": 68, "fcntl": 72, "ptrace": 101, "syslog": 103,
     "uselib": 134, "personality": 135, "ustat": 136, "sysfs": 139, "vhangup": 153, "pivot_root": 155, "_sysctl": 156,
     "adjtimex": 159, "chroot": 161, "acct": 163, "settimeofday": 164, "mount": 165, "umount2": 166, "swapon": 167,
     "swapoff": 168, "reboot": 169, "sethostname": 170, "setdomainname": 171, "iopl": 172, "ioperm": 173,
@@ -193,7 +203,7 @@ _X86_64 = {
     "kcmp": 312, "finit_module": 313, "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323,
 }  # fmt: skip
 _AARCH64 = {
-    "name_to_handle_at": 264, "open_by_handle_at": 265, "lookup_dcookie": 18, "ioctl": 29, "umount2": 39, "mount": 40,
+    "name_to_handle_at": 264, "open_by_handle_at": 265, "lookup_dcookie": 18, "fcntl": 25, "ioctl": 29, "umount2": 39, "mount": 40,
     "pivot_root": 41, "nfsservctl": 42, "chroot": 51, "vhangup": 58, "quotactl": 60, "acct": 89, "personality": 92,
     "unshare": 97, "kexec_load": 104, "init_module": 105, "delete_module": 106, "clock_settime": 112, "syslog": 116,
     "ptrace": 117, "sched_setaffinity": 122, "reboot": 142, "sethostname": 161, "setdomainname": 162, "settimeofday": 170, "adjtimex": 171,

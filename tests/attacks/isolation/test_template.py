@@ -1,5 +1,6 @@
 """What cells are born of: it passes nothing from one to the next, and its loss costs no run."""
 
+import fcntl
 import os
 import signal
 import sys
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import saggar
+from saggar.policy.model import Policy, WorkspacePolicy
 from saggar.runtime import api_host
 from saggar.runtime.caller_host import Options
 
@@ -92,3 +95,31 @@ def test_one_that_does_not_answer_is_not_waited_for(workspace, number):
     assert inside("echo runs", workspace).stdout == b"runs\n"
     gone(pid)
     assert _template() != pid
+
+
+LEASE = """
+import fcntl, os
+for path in ("/etc/passwd", "/etc/hosts", "own"):
+    with open(path, "a") if path == "own" else open(path) as file:
+        fcntl.fcntl(file, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    # the kernel gives a lease on a file of one's own that nobody else has open
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        print("leased", path)
+    except OSError as error:
+        print(error.errno, path)
+"""
+
+
+def test_no_cell_holds_up_the_next_one_by_a_lease_on_what_both_open(workspace):
+    """Whoever opened /etc/passwd or the loader's cache in another cell waited 45 s, or until the holder ended."""
+    Path(workspace, "control").touch()
+    with open(Path(workspace, "control")) as file:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    _ready(workspace)
+    script = Path(workspace, "lease.py")
+    script.write_text(LEASE)
+    python = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+    result = saggar.run_sync([python, "-I", "lease.py"], Policy(workspace=WorkspacePolicy(path=str(workspace))))
+    assert result.stdout == b"1 /etc/passwd\n1 /etc/hosts\n1 own\n", result.stderr

@@ -76,6 +76,9 @@ def test_every_row_is_refused_with_its_errno(arch: str, row: seccomp.Refusal) ->
         ("ioctl", (0, 0x5413)),  # TIOCGWINSZ
         ("ioctl", (0, 0x5410)),  # TIOCSPGRP: job control
         ("ioctl", (0, 0x5401)),  # TCGETS
+        ("fcntl", (0, 2)),  # F_SETFD
+        ("fcntl", (0, 7)),  # F_SETLKW
+        ("fcntl", (0, 1033)),  # F_ADD_SEALS
         ("socket", (1, 1, 0)),
         ("socket", (2, 1, 6)),
         ("socket", (2, 2, 17)),
