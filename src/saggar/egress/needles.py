@@ -133,10 +133,14 @@ def _shared(group: list[bytes]) -> bytes:
     return low[: next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))]
 
 
-def _most(needle: bytes, data: bytes, *, first: bool) -> int:
-    """The longest part of `needle`, more than half of it and not all, that `data` ends with (`first`: the needle's beginning),
-    or begins with (its end)."""
-    for size in range(len(needle) - 1, len(needle) // 2, -1):
+#: fewer bytes than these may stand somewhere by chance
+_CHANCE = 3
+
+
+def _most(needle: bytes, data: bytes, *, first: bool, of: int) -> int:
+    """The longest part of `needle`, more than one `of`th of it and not all, that `data` ends with (`first`: the needle's
+    beginning), or begins with (its end)."""
+    for size in range(len(needle) - 1, max(len(needle) // of, _CHANCE), -1):
         if data.endswith(needle[:size]) if first else data.startswith(needle[-size:]):
             return size
     return 0
@@ -189,14 +193,14 @@ class Needles:
                 at = tail.find(first, at + 1)
         return best
 
-    def begun(self, data: bytes) -> int:
-        """How many bytes at the end of `data` are more than half of a needle's beginning, 0 where none are: so much of a
-        secret lets the rest be guessed."""
-        return max((_most(n, data, first=True) for n in self.needles), default=0)
+    def begun(self, data: bytes, *, of: int = 2) -> int:
+        """How many bytes at the end of `data` are more than half (one `of`th) of a needle's beginning, 0 where none are: so
+        much of a secret lets the rest be guessed."""
+        return max((_most(n, data, first=True, of=of) for n in self.needles), default=0)
 
-    def ended(self, data: bytes) -> int:
-        """How many bytes at the start of `data` are more than half of a needle, its end."""
-        return max((_most(n, data, first=False) for n in self.needles), default=0)
+    def ended(self, data: bytes, *, of: int) -> int:
+        """How many bytes at the start of `data` are more than one `of`th of a needle, its end."""
+        return max((_most(n, data, first=False, of=of) for n in self.needles), default=0)
 
 
 def _digits() -> Iterator[bytes]:

@@ -3,7 +3,8 @@
 I1  No rendering of a secret (`needles.renderings`) leaves the redactor, whatever the cuts between pieces.
 I2  Lengths never change, so `Content-Length`, ranges and frame sizes stay true: a secret in its own form becomes the
     placeholder (cut or filled with `*`), any other rendering becomes `*`.
-I3  More than half of a rendering does not leave either: what an answer ends with, and what a part of one begins with.
+I3  More than half of a rendering does not leave either: what an answer ends with. Of a part (206) it is a quarter, at both
+    ends: who chooses where parts begin and end gets a secret's first bytes with one and its last bytes with another.
 I4  Bytes that cannot be the beginning of a rendering pass at once: an event stream is not delayed.
 """
 
@@ -66,12 +67,13 @@ class Redactor:
     """One response body. `feed` gives what may pass now; `end` the rest. partial: it is a part of something (206), whose
     beginning may be the end of a secret."""
 
-    __slots__ = ("_held", "_opening", "_secrets", "hits")
+    __slots__ = ("_held", "_of", "_opening", "_secrets", "hits")
 
     def __init__(self, secrets: Secrets, *, partial: bool = False) -> None:
         self._secrets = secrets
         self._held = b""
         self._opening = partial
+        self._of = 4 if partial else 2
         self.hits = 0
 
     def feed(self, piece: bytes) -> bytes:
@@ -102,7 +104,7 @@ class Redactor:
         if clean is not data:
             self.hits += 1
         needles = self._secrets.needles
-        if needles.held(clean) and (begun := needles.begun(clean)):
+        if needles.held(clean) and (begun := needles.begun(clean, of=self._of)):
             self.hits += 1
             clean = clean[:-begun] + b"*" * begun
         return clean
@@ -110,7 +112,7 @@ class Redactor:
     def _open(self, data: bytes) -> bytes:
         """The first bytes of a part."""
         self._opening = False
-        ended = self._secrets.needles.ended(data)
+        ended = self._secrets.needles.ended(data, of=self._of)
         if not ended:
             return data
         self.hits += 1

@@ -13,7 +13,7 @@ from saggar.core.errors import ParseError
 from saggar.egress.admit import refuse
 from saggar.egress.body_keys import KeyStream
 from saggar.egress.placeholder import CanaryStream
-from saggar.egress.websocket import FrameReader, FrameSieve, accept_value, valid_key
+from saggar.egress.websocket import FrameReader, FrameSieve, Lanes, accept_value, valid_key
 
 if TYPE_CHECKING:
     from saggar.egress.budget import Refusal
@@ -52,7 +52,7 @@ def agreed_head(request: RequestHead, head: ResponseHead) -> bytes | None:
 class Relay:
     """One WebSocket; the exchange of its upstream connection."""
 
-    __slots__ = ("_canary", "_client", "_down", "_keys", "_sieve", "_up", "_upstream")
+    __slots__ = ("_canaries", "_client", "_down", "_keys", "_lanes", "_sieve", "_up", "_upstream")
 
     def __init__(self, client: ClientEnd, upstream: Upstream, scanner: Secrets | None) -> None:
         self._client = client
@@ -60,8 +60,10 @@ class Relay:
         self._up = FrameReader(masked=True)
         self._down = FrameReader(masked=False)
         canary = client.owner.canary
-        self._canary = CanaryStream(canary) if canary is not None else None
-        self._keys = KeyStream() if client.terms.foreign_keys else None
+        # one each for messages and for control frames: a ping within a message must not hide what is on both sides of it
+        self._lanes = Lanes()
+        self._canaries = (CanaryStream(canary), CanaryStream(canary)) if canary is not None else ()
+        self._keys = (KeyStream(), KeyStream()) if client.terms.foreign_keys else ()
         self._sieve = FrameSieve(scanner.needles) if scanner is not None else None
         upstream.exchange = self
 
@@ -72,20 +74,24 @@ class Relay:
         except ParseError as e:
             self._stop(e.reason, str(e))
             return
-        plain = b"".join([p for _, p in parts])
+        plain = self._lanes.apart(parts) if self._canaries or self._keys else ()
         refusal = self._client.owner.budget.up(self._client.meter, len(data)) or self._count(self._up.frames - before)
         if refusal is not None:
             self._stop(refusal.reason, refusal.public)
-        elif self._canary is not None and self._canary.seen(plain):
-            self._stop("canary", "a placeholder stands where it does not belong", alert=True)
-        elif self._keys is not None and self._keys.seen(plain):
-            canary = self._client.owner.canary
-            self._stop(*self._keys.reason(canary.placeholders if canary is not None else ()), alert=True)
-        else:
-            if forward:
-                self._upstream.write(forward)
-            if self._upstream.pending:
-                self._client.pause()
+            return
+        for stream, piece in zip(self._canaries, plain, strict=False):
+            if piece and stream.seen(piece):
+                self._stop("canary", "a placeholder stands where it does not belong", alert=True)
+                return
+        for keys, piece in zip(self._keys, plain, strict=False):
+            if piece and keys.seen(piece):
+                canary = self._client.owner.canary
+                self._stop(*keys.reason(canary.placeholders if canary is not None else ()), alert=True)
+                return
+        if forward:
+            self._upstream.write(forward)
+        if self._upstream.pending:
+            self._client.pause()
 
     def _count(self, frames: int) -> Refusal | None:
         """Each frame counts as a request where there is a rate, so a socket is no way around it."""

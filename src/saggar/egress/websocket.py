@@ -117,6 +117,26 @@ class FrameReader:
         return total
 
 
+class Lanes:
+    """Tells the payload of messages from that of control frames, which may stand between two pieces of a message."""
+
+    __slots__ = ("_in_control",)
+
+    def __init__(self) -> None:
+        self._in_control = False
+
+    def apart(self, parts: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+        """parts: what `FrameReader.feed` gave. (of messages, of control frames)"""
+        messages: list[bytes] = []
+        control: list[bytes] = []
+        for header, payload in parts:
+            if header:
+                self._in_control = bool(header[0] & 0x08)
+            else:
+                (control if self._in_control else messages).append(payload)
+        return b"".join(messages), b"".join(control)
+
+
 #: what waits at most, most of it pings that came while a message stood still
 _MAX_HELD = 64 * 1024
 

@@ -126,6 +126,21 @@ def test_what_a_part_begins_or_an_answer_ends_with(there, size):
     assert there.cell.wait_record(reason="secret_redacted")
 
 
+@pytest.mark.parametrize("cut", range(len(SECRET) // 4, 1 + len(SECRET) * 3 // 4))
+def test_two_parts_do_not_give_the_whole(there, cut):
+    """Where a client may choose where a part begins and ends, it chooses the middle of the secret twice."""
+    there.says = lambda head: (
+        answer(b" " * 3000 + SECRET[:cut].encode(), "206 Partial Content")
+        if b"bytes=0-" in head
+        else answer(SECRET[cut:].encode() + b" " * 3000, "206 Partial Content")
+    )
+    first = there.get("/large", f"Range: bytes=0-{2999 + cut}").rpartition(b" ")[2]
+    second = there.get("/large", f"Range: bytes={3000 + cut}-9999").partition(b"\r\n\r\n")[2].partition(b" ")[0]
+    assert (len(first), len(second)) == (cut, len(SECRET) - cut)
+    told = sum(a == b for a, b in zip(first.decode() + second.decode(), SECRET, strict=True))
+    assert told <= len(SECRET) // 2
+
+
 # -- WebSocket
 
 
@@ -197,6 +212,32 @@ def test_a_socket_gives_no_more_than_half_of_the_secret(pki, name):
         assert not most_of_it(seen)
         assert not most_of_it(plain)
         there.cell.wait_record(reason="secret_in_answer")
+
+
+def masked(payload, *, fin=True, opcode=1):
+    """A client's frame, under a mask of nothing."""
+    return bytes(((0x80 if fin else 0) | opcode, 0x80 | len(payload), 0, 0, 0, 0)) + payload
+
+
+@pytest.mark.parametrize("between", [b"are you there", b""])
+@pytest.mark.parametrize("what", ["placeholder", "foreign key"])
+def test_a_ping_within_a_message_hides_nothing_in_it(pki, what, between):
+    with There(pki, websocket=True, foreign_keys="refuse") as there:
+        key = there.cell.environment["KEY"] if what == "placeholder" else "ghp_" + "a1B2" * 9
+        cut = 20 if what == "placeholder" else 6  # a key's form is known by some of it
+        there.says = lambda head: switched() if b"HTTP/1.1" in head else None
+        with there.connect() as sock:
+            sock.sendall(upgrade(there))
+            seen = sock.recv(4096)
+            while b"\r\n\r\n" not in seen:
+                seen += sock.recv(4096)
+            sock.sendall(masked(key[:cut].encode(), fin=False))
+            sock.sendall(masked(between, opcode=9))
+            sock.sendall(masked(key[cut:].encode() + b" ", opcode=0))
+            got = whole(sock)
+        assert got.startswith(b"\x88\x02\x03\xf0")
+        assert there.cell.wait_record(reason="canary" if what == "placeholder" else "foreign_credential")
+        assert key[cut:].encode() not in there.upstream.bytes
 
 
 def test_messages_of_a_socket_do_not_wait_for_the_next(pki):
