@@ -13,6 +13,7 @@ from fcntl import F_DUPFD_CLOEXEC, fcntl
 from signal import SIGKILL
 
 from saggar.core.errors import Unenforceable, UsageError
+from saggar.core.room_host import with_room
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ class SecretsProcess:
         if java_roots:
             fds.append(os.memfd_create("roots", os.MFD_CLOEXEC))
             os.write(fds[0], java_roots.encode())
-        socket.send_fds(self.control, [json.dumps(message).encode()], fds)
+        data = json.dumps(message).encode()
+        with_room(lambda: socket.send_fds(self.control, [data], fds))
         for fd in fds:
             os.close(fd)
         answer, fds = self._hear()

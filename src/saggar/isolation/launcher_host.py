@@ -23,10 +23,12 @@ if __name__ == "__main__":
 import _signal
 import os
 from fcntl import F_DUPFD_CLOEXEC, fcntl
+from resource import RLIMIT_NOFILE, getrlimit
 from select import POLLHUP, POLLIN, POLLPRI, poll
 from time import monotonic
 
 from saggar.core.errors import SaggarError
+from saggar.core.room_host import cell_limit
 from saggar.isolation import child_host, syscalls_host
 from saggar.isolation import wire_host as wire
 from saggar.isolation.launched_cell_host import LaunchedCell, children, close_all, send_to
@@ -56,6 +58,7 @@ def _under(limits: Limits, request: dict[str, Any]) -> None:
     # a root caller's cells share a user namespace, where the kernel would count their tasks together
     alone = request["ids"] is None
     request["rlimits"] = [(kind, value, value) for kind, value in limits.rlimits(own_namespace=alone)]
+    request["rlimits"].append((RLIMIT_NOFILE, *cell_limit(*getrlimit(RLIMIT_NOFILE))))
     if not alone:
         request["command"] = limits.wrap(request["command"])
 

@@ -12,6 +12,8 @@ import os
 from marshal import dumps, loads
 from struct import pack, unpack
 
+from saggar.core.room_host import with_room
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +68,10 @@ def send(sock: Socket, message: Message, fds: Sequence[int] = ()) -> None:
 
 def _send(sock: Socket, data: bytes, fds: Sequence[int]) -> None:
     rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, pack(f"{len(fds)}i", *fds))] if fds else []
-    sock.sendmsg([data], rights, _socket.MSG_NOSIGNAL)
+    if not rights:
+        sock.sendmsg([data], rights, _socket.MSG_NOSIGNAL)
+        return
+    with_room(lambda: sock.sendmsg([data], rights, _socket.MSG_NOSIGNAL))
 
 
 def receive(sock: Socket, flags: int = 0) -> tuple[Message | None, list[int]]:

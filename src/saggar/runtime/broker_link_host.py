@@ -14,6 +14,7 @@ from select import POLLHUP, POLLIN
 from struct import pack
 
 from saggar.audit.sink_host import open_log
+from saggar.core.room_host import with_room
 from saggar.isolation import wire_host as wire
 
 TYPE_CHECKING = False
@@ -100,7 +101,8 @@ class BrokerLink:
 
     def _send(self, message: dict[str, Any], fds: list[int]) -> None:
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, pack(f"{len(fds)}i", *fds))] if fds else []
-        self._sock.sendmsg([dumps(message).encode()], rights, _socket.MSG_NOSIGNAL)
+        data = dumps(message).encode()
+        with_room(lambda: self._sock.sendmsg([data], rights, _socket.MSG_NOSIGNAL))
 
     def _ready(self, _events: int) -> None:
         while self._sock.fileno() >= 0:
