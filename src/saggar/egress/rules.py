@@ -3,8 +3,8 @@
 I1  No rule is a deny; deny beats approve beats ask beats allow, in whatever order the file has them. `approve` is an allow
     that answers an ask as well.
 I2  A deny rule matches at least what an allow rule with the same conditions matches, and whatever some server may take for
-    the same: paths without regard to case, to a last `/` and to how a character is escaped, query and headers at any
-    occurrence and under any spelling of the name. An allow rule needs the name as it is written, and every value that some
+    the same: paths without regard to case, to a last `/`, to dots behind a name and to how a character is escaped or
+    composed, query and headers at any occurrence and under any spelling of the name. An allow rule needs the name as it is written, and every value that some
     server may read under it to match: those under its other spellings, and with a `;` in them, are among them.
 I3  A verdict names the rule that decided it; the same request gets the same verdict.
 I4  Deciding needs the head alone. What the head cannot say (a chunked body's size) comes back as a limit to enforce.
@@ -14,6 +14,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
+from unicodedata import normalize
+from urllib.parse import unquote
 
 from saggar.core.decision import ALLOW, ASK, DENY, STRENGTH, Decision
 from saggar.core.errors import ParseError
@@ -168,14 +171,23 @@ def _wide(pattern: PathPattern, path: str) -> bool:
     return folded.matches(loose) or folded.matches(other)
 
 
+@lru_cache(maxsize=64)  # each pattern asks for the same path
 def _loose(text: str) -> str:
-    """In lower case, with escapes of visible ASCII undone (`%2F` is a separator to many): not canonical, only to compare with."""
-    return _PRINTED.sub(lambda m: chr(int(m[1], 16)), text).lower()
+    """Without case, dots and blanks at the end of a segment (Windows), and escapes of visible characters (`%2F` is a separator
+    to many), which are as normalisation makes them: not canonical, only to compare with."""
+    text = _PRINTED.sub(lambda m: chr(int(m[1], 16)), text)
+    if _HIGH.search(text):
+        text = normalize("NFKC", _HIGH.sub(lambda m: unquote(m[0], errors="replace"), text))
+    text = text.casefold()
+    if "./" in text or "%20" in text or text.endswith("."):
+        text = "/".join([s if _ANY in s else s.replace("%20", " ").rstrip(". ") for s in text.split("/")])
+    return text
 
 
 _PRINTED = re.compile("%((?:2[1-9A-Fa-f]|[3-6][0-9A-Fa-f]|7[0-9A-Ea-e]))")
-#: a star that is one, and no pattern's: no path holds a NUL
-_STAR = "\0"
+_HIGH = re.compile("(?:%[89A-F][0-9A-F])+")
+#: a star that is one, and no pattern's; a pattern's: no path holds a control byte
+_STAR, _ANY = "\0", "\1"
 _FOLDED: dict[str, PathPattern] = {}
 
 
@@ -184,7 +196,8 @@ def _folded(pattern: PathPattern) -> PathPattern:
     found = _FOLDED.get(pattern.text)
     if found is None:
         # an escaped separator splits a segment of the pattern too
-        found = PathPattern.loose(_loose(pattern.text.replace("%2A", _STAR)))
+        loose = _loose(pattern.text.replace("*", _ANY).replace("%2A", "*"))
+        found = PathPattern.loose(loose.replace("*", _STAR).replace(_ANY, "*"))
         if len(_FOLDED) < 4096:
             _FOLDED[pattern.text] = found
     return found
