@@ -25,6 +25,7 @@ from saggar.isolation.repository_rules import (
     new_branch,
     pack_part,
     refusal,
+    says_where,
     stays,
 )
 from saggar.isolation.workspace_scan_host import Snapshot
@@ -87,7 +88,7 @@ class RepositoryApply(Apply):
                 self._faults[change.path] = loose_fault(name, _chunks(fd))
             finally:
                 os.close(fd)
-        elif change.path.startswith(b"refs/") or change.path == self._began.admin + b"HEAD":
+        elif says_where(change.path, self._began):
             self._texts[change.path] = read_content(upper, after, _REFERENCE)
 
     def _check_packs(self, changes: list[Change]) -> None:
@@ -177,7 +178,9 @@ class RepositoryApply(Apply):
                 b"refs/remotes/" + first,
                 b"refs/" + name,
             )
-            if not any(self._host_has(path) for path in taken):
+            # below a branch, none of that name could be written any more, whichever worktree has it
+            above = [b"refs/heads/" + b"/".join(name.split(b"/")[:i]) for i in range(1, name.count(b"/") + 1)]
+            if not any(map(self._host_has, taken)) and not any(map(self._host_says, above)):
                 found.add(head)
         return frozenset(found)
 
@@ -187,6 +190,11 @@ class RepositoryApply(Apply):
             return True
         packed = self._packed_refs()[1]
         return ref in packed or any(p.startswith(ref + b"/") for p in packed)
+
+    def _host_says(self, ref: bytes) -> bool:
+        """Whether the host's repository has a reference of exactly this name."""
+        path = b"/proc/self/fd/%d/" % self.layer.host_fd + ref
+        return ref in self._packed_refs()[1] or (os.path.lexists(path) and not os.path.isdir(path))
 
     def _packed_refs(self) -> tuple[int, frozenset[bytes]]:
         """When the host's `packed-refs` last changed (0: there is none), and which references it holds."""

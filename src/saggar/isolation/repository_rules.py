@@ -5,7 +5,8 @@ lies in the workspace: its objects, the branch that is checked out in the worktr
 
 I1  Objects and packs are taken by what they are (`git_objects`), and only where the host has none of that name. Nothing in `objects` is ever
     changed or removed.
-I2  A reference is a hexadecimal name; one that leads to another reference is not taken. With a refused object no reference is.
+I2  A reference is a hexadecimal name, and so is what a merge or cherry-pick notes beside HEAD; one that leads to another reference is
+    not taken. With a refused object no reference is.
 I3  HEAD may name the branch of the start, or a new branch whose name hides nothing; another branch's value never changes unless it is named.
 I4  Everything else is refused, or stays in the run where git makes it again by itself (locks, caches that hold no data).
 """
@@ -32,6 +33,13 @@ _UNFINISHED = re.compile(rb"(?:.*/)?(?:[^/]*\.lock|gc\.pid|tmp_[^/]*|\.tmp-[^/]*
 _LOOSE = re.compile(rb"objects/([0-9a-f]{2})/([0-9a-f]{38}|[0-9a-f]{62})\Z")
 _PACK = re.compile(rb"objects/pack/pack-([0-9a-f]{40}|[0-9a-f]{64})\.(pack|idx)\Z")
 _VALUE = re.compile(rb"(?:[0-9a-f]{40}|[0-9a-f]{64})\n\Z")
+#: git writes through a reference to another one, and removes that one: a CHERRY_PICK_HEAD of `ref: refs/heads/main` is the end of
+#: `main` at the next commit. Only the start is looked at where a line says more.
+_NOTED = {
+    **dict.fromkeys((b"ORIG_HEAD", b"CHERRY_PICK_HEAD", b"REVERT_HEAD", b"AUTO_MERGE"), _VALUE),
+    b"MERGE_HEAD": re.compile(rb"(?:(?:[0-9a-f]{40}|[0-9a-f]{64})\n)+\Z"),
+    b"FETCH_HEAD": re.compile(rb"(?:[0-9a-f]{40}|[0-9a-f]{64})\t|\Z"),
+}
 _HEAD = b"ref: refs/heads/"
 #: of a branch that a run makes: nothing that git or a shell takes for something else
 _BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@#=-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.+@#=-]*)*\Z")
@@ -106,6 +114,12 @@ def is_reference(path: bytes, began: Began) -> bool:
     return path.startswith((b"refs/", b"logs/")) or path == b"packed-refs" or own in _OWN
 
 
+def says_where(path: bytes, began: Began) -> bool:
+    """Whether `refusal` wants to know what the file at `path` says."""
+    own = path.removeprefix(began.admin) if path.startswith(began.admin) else b""
+    return path.startswith(b"refs/") or own == b"HEAD" or own in _NOTED
+
+
 def new_branch(name: str) -> bool:
     """Whether a branch of this name can be made without being named: it hides no other reference by its form."""
     parts = name.split("/")
@@ -152,6 +166,8 @@ def refusal(change: Change, began: Began, branches: frozenset[str], text: bytes 
         return OTHER_BRANCH
     own = path.removeprefix(began.admin)
     if path.startswith(began.admin) and own in _OWN:
+        if own in _NOTED:
+            return "" if after is None or (text is not None and _NOTED[own].match(text)) else REF_FORM
         if own != b"HEAD":
             return ""
         named = None if after is None or text is None else head_branch(text)

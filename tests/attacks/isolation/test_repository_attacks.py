@@ -204,6 +204,43 @@ def test_what_a_branch_may_say(hostile, value):
     assert hostile({"refs/heads/side": value}) == ({"refs/heads/side": "git_ref_form"}, [])
 
 
+NOTED = ["ORIG_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "AUTO_MERGE", "MERGE_HEAD", "FETCH_HEAD"]
+
+
+@pytest.mark.parametrize("name", NOTED)
+def test_nothing_beside_the_head_leads_to_another_branch(hostile, repository, place, name):
+    """git follows it when it writes or removes the file: a commit ended `main`, a reset set it."""
+    main = git("rev-parse", "main", cwd=repository)
+    path = f"worktrees/linked/{name}"
+    assert hostile({path: b"ref: refs/heads/main\n"}, skip=True) == ({path: "git_ref_form"}, [])
+    git("commit", "-q", "--allow-empty", "-m", "x", cwd=f"{place}/linked")
+    git("reset", "-q", "--hard", "HEAD~1", cwd=f"{place}/linked")
+    assert git("rev-parse", "main", cwd=repository) == main
+
+
+@pytest.mark.parametrize("name", NOTED)
+def test_what_a_merge_notes_beside_the_head(hostile, repository, name):
+    value = b"1" * 40 + b"\n"
+    more = {"MERGE_HEAD": value, "FETCH_HEAD": b"\tnot-for-merge\tbranch 'x' of y\n"}.get(name, b"")
+    value = value.strip() + more if name == "FETCH_HEAD" else value + more
+    path = f"worktrees/linked/{name}"
+    assert hostile({path: value}) == ({}, [path])
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_new_branch_below_one_of_the_hosts(hostile, repository, packed):
+    """With refs/heads/main/x there, nobody could commit to `main` any more."""
+    if packed:
+        git("pack-refs", "--all", cwd=repository)
+    value = git("rev-parse", "main", cwd=repository).encode()
+    refused, written = hostile(
+        {"worktrees/linked/HEAD": b"ref: refs/heads/main/x\n", "refs/heads/main/x": value}, skip=True
+    )
+    assert (refused["refs/heads/main/x"], refused["worktrees/linked/HEAD"]) == ("git_other_branch",) * 2
+    assert written == []
+    git("commit", "-q", "--allow-empty", "-m", "x", cwd=os.path.dirname(repository))
+
+
 def test_links_and_removals(hostile, repository):
     links = [("/etc/passwd", "worktrees/linked/ORIG_HEAD"), ("../../../x", "objects/zz"), ("/tmp", "objects/aa")]
     refused, written = hostile({"refs/heads/side": None, "logs/refs/heads/main": None}, links=links, skip=True)
