@@ -5,7 +5,8 @@ hashing again, and a fetch leaves out what is there. So a file that a run made u
 day (the next release of a dependency, say) would stand for it. What comes out of a run is therefore hashed first.
 
 I1  "" is answered only where every object's name was computed from its content, and a pack's index is the one that follows from the pack.
-I2  Work is bounded: MAX_OBJECT, MAX_PACK, MAX_INFLATED, MAX_HELD; what is larger is refused and not trusted.
+I2  Work is bounded: MAX_OBJECT, MAX_PACK, MAX_PACKED, MAX_HELD, and for all that one run left together `Work`; what is larger is
+    refused and not trusted. A megabyte of zlib is a gigabyte of content, and nine bytes are an object.
 I3  Whatever the bytes are, the answer is a reason or "", never an exception.
 """
 
@@ -26,9 +27,15 @@ UNCHECKED = "git_pack_unchecked"
 
 MAX_OBJECT = 1 << 30
 MAX_PACK = 1 << 29
-#: of one pack, all its objects together; and what a chain of deltas may hold at once
-MAX_INFLATED = 1 << 31
+#: of one object of a pack, which is held as a whole; and what a chain of deltas may hold at once
+MAX_PACKED = 1 << 28
 MAX_HELD = 1 << 29
+MAX_OBJECTS = 1 << 20
+#: in bytes of content; some 40 s
+MAX_WORK = 1 << 33
+#: what an object, and a byte of a delta, take beside its bytes
+_PER_OBJECT = 1 << 11
+_PER_DELTA_BYTE = 16
 _CHUNK = 1 << 16
 _TYPES = {1: b"commit", 2: b"tree", 3: b"blob", 4: b"tag"}
 _OFS_DELTA, _REF_DELTA = 6, 7
@@ -39,18 +46,35 @@ class _Bad(Exception):  # internal: the bytes are no pack; becomes a reason
     pass
 
 
+class Work:
+    """What may still be done for one run's objects. left: bytes."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int = MAX_WORK) -> None:
+        self.left = left
+
+    def spend(self, size: int) -> None:
+        """Raises _Bad where there is no more."""
+        self.left -= size
+        if self.left < 0:
+            raise _Bad
+
+
 def _hash(digits: int) -> Callable[[bytes], Any] | None:
     return {40: sha1, 64: sha256}.get(digits)
 
 
-def loose_fault(name: str, chunks: Iterable[bytes]) -> str:
+def loose_fault(name: str, chunks: Iterable[bytes], work: Work | None = None) -> str:
     """Why the loose object `name` (hexadecimal) is not what its file's bytes say, or ""."""
+    work = work or Work()
     make = _hash(len(name))
     if make is None:
         return FORGED
     found, inflate = make(b""), decompressobj()
     head, size, done = b"", -1, 0
     try:
+        work.spend(_PER_OBJECT)
         for chunk in chunks:
             rest = chunk
             while rest:
@@ -60,6 +84,7 @@ def loose_fault(name: str, chunks: Iterable[bytes]) -> str:
                     rest = b""
                 found.update(data)
                 done += len(data)
+                work.spend(len(data))
                 if size < 0:
                     head += data[:64]
                     size = _size_of(head)
@@ -68,7 +93,7 @@ def loose_fault(name: str, chunks: Iterable[bytes]) -> str:
                 if inflate.unused_data:
                     return FORGED
     except (zlib_error, _Bad):
-        return FORGED
+        return FORGED if work.left >= 0 else UNCHECKED
     whole = inflate.eof and done == size
     return "" if whole and found.hexdigest() == name else FORGED
 
@@ -86,13 +111,13 @@ def _size_of(head: bytes) -> int:
     return end + 1 + int(length)
 
 
-def pack_fault(data: Any, index: bytes, digits: int) -> str:
+def pack_fault(data: Any, index: bytes, digits: int, work: Work | None = None) -> str:
     """Why a pack may not be taken with this index, or "". data: the whole pack (bytes or a map of it). digits: of an object's name."""
     make = _hash(digits)
     if make is None or len(data) > MAX_PACK:
         return UNCHECKED
     try:
-        return "" if _Pack(data, make).index() == index else UNCHECKED
+        return "" if _Pack(data, make, work or Work()).index() == index else UNCHECKED
     except (_Bad, zlib_error, struct.error, IndexError, MemoryError):
         return UNCHECKED
 
@@ -114,16 +139,16 @@ class _Entry:
 class _Pack:
     """A pack being read: where its objects stand, then their names."""
 
-    __slots__ = ("_children", "_data", "_end", "_entries", "_inflated", "_length", "_make", "_names")
+    __slots__ = ("_children", "_data", "_end", "_entries", "_length", "_make", "_names", "_work")
 
-    def __init__(self, data: Any, make: Callable[[bytes], Any]) -> None:
+    def __init__(self, data: Any, make: Callable[[bytes], Any], work: Work) -> None:
         self._data = data
         self._make = make
         self._length = make(b"").digest_size
         self._end = len(data) - self._length
-        self._inflated = 0
+        self._work = work
         magic, version, count = struct.unpack_from(">4sII", data, 0)
-        if magic != b"PACK" or version not in (2, 3) or self._end < 12:
+        if magic != b"PACK" or version not in (2, 3) or self._end < 12 or count > MAX_OBJECTS:
             raise _Bad
         self._entries: list[_Entry] = []
         at = 12
@@ -162,7 +187,7 @@ class _Pack:
         elif kind not in _TYPES:
             raise _Bad
         entry = _Entry(at=start, content_at=at, kind=kind, size=size, base=base)
-        _, at = self._inflate(entry)
+        _, at = self._inflate(entry, keep=False)
         entry.crc = crc32(self._data[start:at])
         self._entries.append(entry)
         return at
@@ -183,20 +208,23 @@ class _Pack:
                 raise _Bad
         return distance, at + 1
 
-    def _inflate(self, entry: _Entry) -> tuple[bytes, int]:
-        """The content of an entry, and where it ends."""
+    def _inflate(self, entry: _Entry, *, keep: bool = True) -> tuple[bytes, int]:
+        """The content of an entry (b"" where it is not to be kept), and where it ends."""
         self._count(entry.size)
+        # at first what an incompressible entry takes: most are small, and a slice is a copy
+        step = min(_CHUNK, entry.size + (entry.size >> 8) + 64)
         inflate, parts, at = decompressobj(), [], entry.content_at
         got = 0
         while not inflate.eof:
-            chunk = self._data[at : min(at + _CHUNK, self._end)]
+            chunk = self._data[at : min(at + step, self._end)]
             if not chunk:
                 raise _Bad
             data = inflate.decompress(chunk, entry.size - got + 1)
             got += len(data)
             if got > entry.size:
                 raise _Bad
-            parts.append(data)
+            if keep:
+                parts.append(data)
             at += len(chunk) - len(inflate.unconsumed_tail) - len(inflate.unused_data)
             if not data and inflate.unconsumed_tail and not inflate.eof and got == entry.size:
                 raise _Bad
@@ -205,8 +233,8 @@ class _Pack:
         return b"".join(parts), at
 
     def _count(self, size: int) -> None:
-        self._inflated += size
-        if self._inflated > MAX_INFLATED or size > MAX_OBJECT:
+        self._work.spend(size + _PER_OBJECT)
+        if size > MAX_PACKED:
             raise _Bad
 
     # names
@@ -262,7 +290,8 @@ class _Pack:
             raise _Bad
         size, at = _number(delta, at)
         self._count(size)
-        parts, got = [], 0
+        self._work.spend(len(delta) * _PER_DELTA_BYTE)
+        made, got = bytearray(), 0
         while at < len(delta):
             op = delta[at]
             at += 1
@@ -286,10 +315,10 @@ class _Pack:
             got += length
             if len(part) != length or got > size:
                 raise _Bad
-            parts.append(part)
+            made += part
         if got != size:
             raise _Bad
-        return b"".join(parts)
+        return bytes(made)
 
     def index(self) -> bytes:
         """The index (version 2) that git makes for the pack: gitformat-pack(5)."""

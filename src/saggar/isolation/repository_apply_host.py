@@ -13,7 +13,7 @@ from saggar.isolation.apply_check import CONFLICTS, Refusal, below
 from saggar.isolation.apply_host import Apply
 from saggar.isolation.apply_journal_host import REPOSITORY_JOURNAL
 from saggar.isolation.changes import ADDED, DELETED, DIRECTORY, FILE, Change
-from saggar.isolation.git_objects import FORGED, MAX_PACK, UNCHECKED, loose_fault, pack_fault
+from saggar.isolation.git_objects import FORGED, MAX_PACK, UNCHECKED, Work, loose_fault, pack_fault
 from saggar.isolation.layer_host import node_of, open_node, open_repository_layer, read_content
 from saggar.isolation.place_host import Trail
 from saggar.isolation.repository_rules import (
@@ -48,7 +48,7 @@ class RepositoryApply(Apply):
     """The second half of an apply, over the run's repository layer."""
 
     JOURNAL = REPOSITORY_JOURNAL
-    __slots__ = ("_began", "_faults", "_packed", "_texts")
+    __slots__ = ("_began", "_faults", "_packed", "_texts", "_work")
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class RepositoryApply(Apply):
         self._began = Began(meta.get("repository_began", {}))
         self._faults: dict[bytes, str] = {}
         self._texts: dict[bytes, bytes] = {}
+        self._work = Work()
         self._packed: tuple[int, frozenset[bytes]] | None = None
 
     def _snapshot(self) -> Snapshot:
@@ -85,7 +86,7 @@ class RepositoryApply(Apply):
         if name and change.path not in self._faults:
             fd = open_node(upper, after)
             try:
-                self._faults[change.path] = loose_fault(name, _chunks(fd))
+                self._faults[change.path] = loose_fault(name, _chunks(fd), self._work)
             finally:
                 os.close(fd)
         elif says_where(change.path, self._began):
@@ -94,18 +95,18 @@ class RepositoryApply(Apply):
     def _check_packs(self, changes: list[Change]) -> None:
         """Each new pack with its index, together or not at all."""
         parts: dict[bytes, dict[str, Change]] = {}
-        digits = 0
+        digits = {}
         for change in changes:
             stem, ending, length = pack_part(change.path)
             if stem and change.kind == ADDED and change.after is not None and change.after.kind == FILE:
                 parts.setdefault(stem, {})[ending] = change
-                digits = length
+                digits[stem] = length
         for stem, found in parts.items():
             known = all(c.path in self._faults for c in found.values())
             why = (
                 self._faults[found.popitem()[1].path]
                 if known
-                else self._pack(stem, digits)
+                else self._pack(stem, digits[stem])
                 if len(found) == 2
                 else UNCHECKED
             )
@@ -125,7 +126,7 @@ class RepositoryApply(Apply):
                 if not 0 < size <= MAX_PACK:
                     return UNCHECKED
                 with mmap.mmap(pack.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                    return pack_fault(data, index.read(size * 2 + (1 << 16)), digits)
+                    return pack_fault(data, index.read(size * 2 + (1 << 16)), digits, self._work)
         except OSError:
             return UNCHECKED
         finally:

@@ -281,6 +281,16 @@ def test_an_honest_pack_passes(hostile, repository, pack):
     git("verify-pack", f"{repository}/{stem}.idx", cwd=repository)
 
 
+def test_another_pack_beside_it_makes_no_honest_one_refused(hostile, pack):
+    stem, data, index = pack
+    odd = f"objects/pack/pack-{'f' * 64}"
+    refused, written = hostile(
+        {f"{stem}.pack": data, f"{stem}.idx": index, f"{odd}.pack": b"x", f"{odd}.idx": b"x"}, skip=True
+    )
+    assert refused == dict.fromkeys((f"{odd}.pack", f"{odd}.idx"), "git_pack_unchecked")
+    assert written == [f"{stem}.idx", f"{stem}.pack"]
+
+
 @pytest.mark.parametrize("case", ["a name exchanged", "pack cut", "no index", "no pack", "a bit", "an empty pack"])
 def test_a_pack_that_is_not_what_its_index_says(hostile, repository, pack, case):
     """An index that gives one object the place of another makes it stand for that one, and git does not hash what it reads."""

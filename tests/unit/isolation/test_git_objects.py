@@ -2,14 +2,16 @@
 
 import hashlib
 import os
+import struct
 import subprocess
+import tracemalloc
 import zlib
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saggar.isolation.git_objects import FORGED, UNCHECKED, loose_fault, pack_fault
+from saggar.isolation.git_objects import FORGED, MAX_OBJECTS, MAX_PACKED, UNCHECKED, Work, loose_fault, pack_fault
 
 IDENTITY = {f"GIT_{who}_{what}": "a@a.test" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
@@ -91,3 +93,62 @@ def test_no_delta_raises(delta):
 def test_names_of_another_length(digits):
     assert loose_fault("1" * digits, [b""]) == FORGED
     assert pack_fault(_pack(), b"", digits) == UNCHECKED
+
+
+def _number(value):
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def _entry(kind, content, between=b""):
+    first, rest = kind << 4 | len(content) & 15, len(content) >> 4
+    head = bytes([first | 0x80]) + _number(rest) if rest else bytes([first])
+    return head + between + zlib.compress(content, 1)
+
+
+def _whole(*entries, count=0):
+    body = b"PACK" + struct.pack(">II", 2, count or len(entries)) + b"".join(entries)
+    return body + hashlib.sha1(body).digest()
+
+
+def _peak(pack):
+    tracemalloc.start()
+    try:
+        assert pack_fault(pack, b"", 40) == UNCHECKED
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_delta_of_single_bytes_takes_no_more_than_it_makes():
+    """A megabyte of pack took nine gigabytes."""
+    base = _entry(3, b"a")
+    size = 1 << 17
+    delta = _number(1) + _number(size) + b"\x01x" * size
+    assert _peak(_whole(base, _entry(6, delta, bytes([len(base)])))) < 8 * size + (1 << 18)
+
+
+def test_an_object_of_a_pack_that_is_too_large_to_hold_is_not_unpacked():
+    assert _peak(_whole(_entry(3, bytes(MAX_PACKED + 1)))) < 1 << 20
+
+
+def test_more_objects_than_can_be_listed_are_not_looked_at():
+    """Nine bytes of pack each, 300 of memory."""
+    data = _whole(_entry(3, b"") * 50, count=MAX_OBJECTS + 1)
+    work = Work()
+    before = work.left
+    assert pack_fault(data, b"", 40, work) == UNCHECKED
+    assert work.left == before
+
+
+def test_the_work_for_all_objects_together_ends():
+    content = bytes(1 << 20)
+    data = b"blob %d\0" % len(content) + content
+    name, packed = hashlib.sha1(data).hexdigest(), zlib.compress(data)
+    work = Work(5 << 20)
+    said = [loose_fault(name, [packed], work) for _ in range(6)]
+    assert said == [""] * 4 + [UNCHECKED] * 2
+    assert pack_fault(_pack(), b"", 40, work) == UNCHECKED
