@@ -130,9 +130,7 @@ def test_an_event_does_not_reach_who_took_the_number_since():
             taken, spare = socket.socketpair()
             other = taken if taken.fileno() == number else spare
             assert other.fileno() == number
-            loop.add_writer(number, told.append, "too early")
-            loop.remove_writer(number)
-            loop.add_reader(number, told.append, "somebody else's")
+            loop.flows.watch(number, lambda _mask: told.append("somebody else's"))
             made.extend((taken, spare))
 
         made = []
@@ -144,56 +142,6 @@ def test_an_event_does_not_reach_who_took_the_number_since():
         assert told == []
         for sock in (first, far_first, far_second, *made):
             sock.close()
-
-    run(main())
-
-
-def test_readers_and_writers_are_level_triggered_and_replaced(pair):
-    near, far = pair
-    told = []
-
-    async def main():
-        loop = running()
-        loop.add_reader(near, told.append, "old")
-        loop.add_reader(near.fileno(), told.append, "new")
-        loop.add_writer(near, told.append, "room")
-        await turns(1)
-        assert set(told) == {"room"}
-        assert loop.remove_writer(near)
-        assert not loop.remove_writer(near)
-        told.clear()
-        far.send(b"x")
-        await turns(3)
-        assert told[:2] == ["new", "new"]
-        assert loop.remove_reader(near)
-        assert not loop.remove_reader(near)
-        told.clear()
-        await turns()
-        assert told == []
-
-    run(main())
-
-
-def test_a_reader_of_a_closed_descriptor_gives_place_to_the_next_one():
-    told = []
-
-    async def main():
-        loop = running()
-        near, far = socket.socketpair()
-        number = near.fileno()
-        loop.add_reader(number, told.append, "old")
-        near.close()
-        far.close()
-        again, other = socket.socketpair()
-        assert number in (again.fileno(), other.fileno())
-        near, far = (again, other) if again.fileno() == number else (other, again)
-        loop.add_writer(number, told.append, "room")
-        await turns()
-        assert "room" in told
-        loop.remove_writer(number)
-        loop.remove_reader(number)
-        near.close()
-        far.close()
 
     run(main())
 
@@ -259,29 +207,6 @@ def test_a_flow_that_asks_for_a_callback_gets_it_before_the_loop_sleeps(pair):
         await asyncio.wait_for(done, 5)
 
     run(main())
-
-
-def test_what_asyncio_itself_watches_goes_on_working():
-    async def main():
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        writer.write(b"hello")
-        assert await reader.readexactly(5) == b"hello"
-        writer.close()
-        await writer.wait_closed()
-
-    async def echo(reader, writer):
-        writer.write(await reader.read(100))
-        await writer.drain()
-        writer.close()
-
-    async def outer():
-        nonlocal server
-        server = await asyncio.start_server(echo, "127.0.0.1", 0)
-        async with server:
-            await main()
-
-    server = None
-    run(outer())
 
 
 def test_another_kind_of_loop_has_no_flows():
