@@ -10,10 +10,9 @@ I3  Memory is bounded: open connections, names, places in the closing records, r
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from saggar.egress.authorize import refuse
 from saggar.egress.budget import Budget, Limits
@@ -27,10 +26,11 @@ from saggar.egress.names import SyntheticNames
 from saggar.egress.packet_host import PacketWatch
 from saggar.egress.shares_host import ACCEPT_NS
 from saggar.egress.spend import Spend
+from saggar.egress.usage import Usage, moved, parts
 from saggar.egress.wire_host import reset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
     from saggar.audit.record import Form
@@ -61,11 +61,6 @@ MAX_CONNECTIONS = 1024
 RECORD_BURST = 1000.0
 RECORD_RATE = 20.0
 MAX_EVENTS = 100
-#: places and refusals that the closing records name; the rest is counted. A name is 253 bytes at most
-MAX_HOSTS = 1000
-MAX_REFUSALS = 1000
-#: of one closing record's list: well below what an audit record holds, with room for escapes
-_SUMMARY_BYTES = 16 * 1024
 #: destinations that are remembered
 MAX_KNOWN = 256
 #: accepted in one go, so that one cell's flood leaves the others their turn
@@ -73,83 +68,6 @@ _ACCEPT_BATCH = 2
 #: a spliced connection that moved nothing for this long is ended
 IDLE_S = 3600.0
 _SWEEP_S = 60.0
-
-
-class Usage:
-    """What one cell did, for the closing event and the task's egress record."""
-
-    __slots__ = ("allowed", "bytes_down", "bytes_up", "hosts", "others", "refusals", "refusals_left_out", "refused")
-
-    def __init__(self) -> None:
-        self.allowed = 0
-        self.refused = 0
-        self.bytes_up = 0
-        self.bytes_down = 0
-        #: "host:port" to [connections or requests, bytes up, bytes down]; bounded
-        self.hosts: dict[str, list[int]] = {}
-        #: the same of all places beyond the bound together
-        self.others = [0, 0, 0]
-        #: "host:port reason" to count; bounded
-        self.refusals: dict[str, int] = {}
-        #: refusals that found no place there
-        self.refusals_left_out = 0
-
-    def add_bytes(self, destination: Destination, up: int, down: int) -> None:
-        self.bytes_up += up
-        self.bytes_down += down
-        entry = self._entry(str(destination))
-        entry[1] += up
-        entry[2] += down
-
-    def add_allowed(self, place: str) -> None:
-        self.allowed += 1
-        self._entry(place)[0] += 1
-
-    def _entry(self, where: str) -> list[int]:
-        entry = self.hosts.get(where)
-        if entry is not None:
-            return entry
-        if len(self.hosts) >= MAX_HOSTS:
-            return self.others
-        entry = self.hosts[where] = [0, 0, 0]
-        return entry
-
-    def add_refused(self, where: str, reason: str, *, told: bool) -> None:
-        self.refused += told
-        key = f"{where} {reason}".strip()
-        if key in self.refusals or len(self.refusals) < MAX_REFUSALS:
-            self.refusals[key] = self.refusals.get(key, 0) + 1
-        else:
-            self.refusals_left_out += 1
-
-    def told(self) -> Iterator[dict[str, Any]]:
-        """All of it in pieces that each fit into a message, for `merge` in another process."""
-        yield {
-            "counts": [self.allowed, self.refused, self.bytes_up, self.bytes_down, self.refusals_left_out],
-            "others": self.others,
-        }
-        for part in _parts(self.hosts):
-            yield {"hosts": part}
-        for part in _parts(self.refusals):
-            yield {"refusals": part}
-
-    def merge(self, part: Mapping[str, Any]) -> None:
-        """Add what another process of the same cell counted."""
-        counts = part.get("counts")
-        if counts is not None:
-            self.allowed += counts[0]
-            self.refused += counts[1]
-            self.bytes_up += counts[2]
-            self.bytes_down += counts[3]
-            self.refusals_left_out += counts[4]
-            _add(self.others, part["others"])
-        for where, moved in part.get("hosts", {}).items():
-            _add(self._entry(where), moved)
-        for key, count in part.get("refusals", {}).items():
-            if key in self.refusals or len(self.refusals) < MAX_REFUSALS:
-                self.refusals[key] = self.refusals.get(key, 0) + count
-            else:
-                self.refusals_left_out += count
 
 
 class Known:
@@ -503,38 +421,14 @@ class Cell:
         usage = self.usage
         yield {
             "total": {"count": usage.allowed, "bytes_up": usage.bytes_up, "bytes_down": usage.bytes_down},
-            "used_elsewhere": _moved(usage.others),
+            "used_elsewhere": moved(usage.others),
             "refused_total": sum(usage.refusals.values()) + usage.refusals_left_out,
             "refused_left_out": usage.refusals_left_out,
         }
         declared = {r.id: {"host": r.host, "ports": list(r.ports), "id": r.id} for r in self.rules.rules}
-        for part in _parts(declared):
+        for part in parts(declared):
             yield {"declared": list(part.values())}
-        for part in _parts({where: _moved(moved) for where, moved in usage.hosts.items()}):
+        for part in parts({where: moved(entry) for where, entry in usage.hosts.items()}):
             yield {"used": part}
-        for part in _parts(usage.refusals):
+        for part in parts(usage.refusals):
             yield {"refused": part}
-
-
-def _add(entry: list[int], more: Sequence[int]) -> None:
-    for i, count in enumerate(more):
-        entry[i] += count
-
-
-def _moved(entry: Sequence[int]) -> dict[str, int]:
-    return {"count": entry[0], "bytes_up": entry[1], "bytes_down": entry[2]}
-
-
-def _parts(entries: Mapping[str, object]) -> Iterator[dict[str, object]]:
-    """`entries` in order, in pieces whose JSON takes at most `_SUMMARY_BYTES`, or that are one entry."""
-    part: dict[str, object] = {}
-    size = 0
-    for key, value in entries.items():
-        length = len(json.dumps([key, value]))
-        if part and size + length > _SUMMARY_BYTES:
-            yield part
-            part, size = {}, 0
-        part[key] = value
-        size += length
-    if part:
-        yield part

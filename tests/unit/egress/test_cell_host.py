@@ -6,10 +6,11 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 
 from saggar.audit.sink_host import AuditLog
-from saggar.egress.cell_host import MAX_HOSTS, MAX_REFUSALS, Cell, Usage
+from saggar.egress.cell_host import Cell
 from saggar.egress.destination import Destination
 from saggar.egress.ledger import Used, read
 from saggar.egress.shares_host import Shares
+from saggar.egress.usage import MAX_HOSTS, MAX_REFUSALS, Usage
 from saggar.policy.model import EgressRule
 
 RULE = EgressRule(id="r", host="*.a.test", ports=(443,))

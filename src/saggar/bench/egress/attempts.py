@@ -165,13 +165,6 @@ def _tls() -> list[Attempt]:
     inside = _prefix(_ESTABLISHED + ACCESS_DENIED)
     socks = _prefix(b"\5\0" + b"\5\0\0\1\0\0\0\0\0\0" + ACCESS_DENIED)
     listed = b"api.allowed.test"
-    broken = {
-        "two names": h.body(h.sni(listed, b"evil.test")),
-        "two name extensions": h.body(h.sni(listed), h.sni(b"evil.test")),
-        "a name of another type": h.body(h.sni(listed, kind=7)),
-        "bytes behind the extensions": h.body(h.sni(listed), tail=b"x"),
-        "an empty name": h.body(h.sni(b"")),
-    }
     return [
         Attempt("no name", "20", "sni", (ELSEWHERE, 443), (h.hello(None),), _ALERT, "no_name"),
         Attempt("no name at a listed address", "20", "sni", (LISTED, 443), (h.hello(None),), _ALERT, "no_name"),
@@ -195,6 +188,20 @@ def _tls() -> list[Attempt]:
             "address of a, name b", "30", "sni", (LISTED, 443), (h.hello(b"b.allowed.test"),), _ALERT, "name_mismatch"
         ),
         Attempt("encrypted hello", "31", "sni", (ELSEWHERE, 443), (h.hello(listed, h.ECH),), _ALERT, "ech_unreadable"),
+    ]
+
+
+def _hellos() -> list[Attempt]:
+    """Those that say nothing, or two things, and those in pieces."""
+    listed = b"api.allowed.test"
+    broken = {
+        "two names": h.body(h.sni(listed, b"evil.test")),
+        "two name extensions": h.body(h.sni(listed), h.sni(b"evil.test")),
+        "a name of another type": h.body(h.sni(listed, kind=7)),
+        "bytes behind the extensions": h.body(h.sni(listed), tail=b"x"),
+        "an empty name": h.body(h.sni(b"")),
+    }
+    return [
         *(
             Attempt(
                 f"hello with {what}",
@@ -219,6 +226,12 @@ def _tls() -> list[Attempt]:
             )
             for size in (1, 7, 100)
         ),
+    ]
+
+
+def _socks_requests() -> list[Attempt]:
+    listed = b"api.allowed.test"
+    return [
         Attempt(
             "socks bind",
             "22",
@@ -300,7 +313,7 @@ def _http() -> list[Attempt]:
     return found
 
 
-ATTEMPTS: tuple[Attempt, ...] = (*_names(), *_transport(), *_tls(), *_http())
+ATTEMPTS: tuple[Attempt, ...] = (*_names(), *_transport(), *_tls(), *_hellos(), *_socks_requests(), *_http())
 
 RESOLUTIONS: tuple[Resolution, ...] = (
     *(
