@@ -6,6 +6,8 @@ I2  A deny rule matches at least what an allow rule with the same conditions mat
     the same: paths without regard to case, to a last `/`, to dots behind a name and to how a character is escaped or
     composed, query and headers at any occurrence and under any spelling of the name. An allow rule needs the name as it is written, and every value that some
     server may read under it to match: those under its other spellings, and with a `;` in them, are among them.
+    What an ask would match only in a deny's way is refused where it would fall to an allow: nobody is passed over by a
+    spelling, and nobody's word covers another one.
 I3  A verdict names the rule that decided it; the same request gets the same verdict.
 I4  Deciding needs the head alone. What the head cannot say (a chunked body's size) comes back as a limit to enforce.
 """
@@ -13,7 +15,7 @@ I4  Deciding needs the head alone. What the head cannot say (a chunked body's si
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from unicodedata import normalize
 from urllib.parse import unquote
@@ -24,7 +26,7 @@ from saggar.egress.glob import Glob, PathPattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any, Literal
 
     from saggar.core.decision import EffectName
@@ -81,6 +83,8 @@ class Rule:
     max_body_bytes: int | None = None
     reason: str = ""
     verdict: Verdict = field(init=False, repr=False, compare=False)
+    #: of an ask, for what some server takes for what it asks about
+    shadow: Verdict = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         reason = self.reason or _REASONS[self.effect]
@@ -88,23 +92,27 @@ class Rule:
         public = "" if effect == ALLOW else f"{effect} by rule `{self.id}`"
         decision = Decision(effect, reason, layer="L2", rule=self.id, public=public)
         object.__setattr__(self, "verdict", Verdict(decision, self.max_body_bytes))
+        public = f"some server takes it for what rule `{self.id}` asks about"
+        object.__setattr__(
+            self, "shadow", Verdict(Decision(DENY, "ask_spelling", layer="L2", rule=self.id, public=public))
+        )
 
-    def reaches(self, method: str, path: str) -> bool:
-        """Whether method and path alone are covered."""
+    def reaches(self, method: str, path: str, *, wide: bool) -> bool:
+        """Whether method and path alone are covered. wide: as a deny does."""
         if self.methods and method not in self.methods:
             return False
         if not self.paths:
             return True
-        return (
-            any(_wide(p, path) for p in self.paths) if self.effect == DENY else any(p.matches(path) for p in self.paths)
-        )
+        return any(_wide(p, path) for p in self.paths) if wide else any(p.matches(path) for p in self.paths)
 
     def fits(self, request: Request) -> bool:
         """Whether the other conditions hold, of a request that the rule reaches."""
         return self._fits_any(request) if self.effect == DENY else self._fits_all(request)
 
-    def matches(self, request: Request) -> bool:
-        return self.reaches(request.method, request.path) and self.fits(request)
+    def shadows(self, request: Request) -> bool:
+        """Whether a rule that asks, and reaches the request widely, would match it in a deny's way."""
+        small = self.max_body_bytes is None or request.body_bytes is None or request.body_bytes <= self.max_body_bytes
+        return small and self._fits_any(replace(request, body_bytes=None))
 
     def _fits_all(self, request: Request) -> bool:
         for name, glob in self.query:
@@ -237,8 +245,10 @@ class HttpRules:
 
     rules: tuple[Rule, ...]
     extra_methods: frozenset[str] = frozenset()
-    #: (method, path) to the rules that reach it: clients ask for few paths, often
-    reaching: dict[tuple[str, str], tuple[Rule, ...]] = field(default_factory=dict, repr=False, compare=False)
+    #: (method, path) to the rules that reach it, and whether as they are written: clients ask for few paths, often
+    reaching: dict[tuple[str, str], tuple[tuple[Rule, bool], ...]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, rules: Iterable[Rule]) -> HttpRules:
@@ -258,16 +268,29 @@ class HttpRules:
         key = (method, request.path)
         reaching = self.reaching.get(key)
         if reaching is None:
-            reaching = tuple(r for r in self.rules if r.reaches(*key))
+            reaching = tuple(self._reaching(*key))
             if len(self.reaching) >= _REMEMBERED:
                 self.reaching.clear()
             self.reaching[key] = reaching
-        for rule in reaching:
-            if rule.fits(request):
-                return rule.verdict
+        shadow: Verdict | None = None
+        for rule, exact in reaching:
+            if exact and rule.fits(request):
+                return shadow if shadow is not None and rule.effect == ALLOW else rule.verdict
+            if rule.effect == ASK and shadow is None and rule.shadows(request):
+                shadow = rule.shadow
         if not any(not r.methods or method in r.methods for r in self.rules if r.effect != DENY):
             return _NO_METHOD
         return _NO_RULE
+
+    def _reaching(self, method: str, path: str) -> Iterator[tuple[Rule, bool]]:
+        for rule in self.rules:
+            if rule.effect == DENY:
+                if rule.reaches(method, path, wide=True):
+                    yield rule, True
+            elif rule.reaches(method, path, wide=False):
+                yield rule, True
+            elif rule.effect == ASK and rule.reaches(method, path, wide=True):
+                yield rule, False
 
 
 #: A host without rules of its own: every known method and path.

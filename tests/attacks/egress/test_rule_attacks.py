@@ -81,6 +81,43 @@ REASONS = {"all_closed", "path_closed_here", "mode_closed", "force_closed", "hea
 
 
 @pytest.fixture(scope="module")
+def asking(pki):
+    """The same, where a person is to be asked instead."""
+    from saggar.testing.upstream import Upstream
+
+    rules = [{k: "ask" if k == "effect" else v for k, v in r.items() if k != "reason"} for r in RULES]
+    with Upstream(context=pki.server_context()) as upstream:
+        http = json.dumps({"ca": pki.ca_file, "rules": rules, "encoded_slash": True})
+        rule = EgressRule(id="api", host=HOST, connect_to=upstream.address, http=http)
+        with EgressCell([rule]) as cell:
+            yield cell, upstream
+
+
+@pytest.mark.parametrize("name", DENIED)
+def test_nobody_is_passed_over_by_a_spelling(asking, name):
+    """What a rule asks about is asked about as it is written, and refused as it is not: it does not fall to an allow."""
+    cell, upstream = asking
+    seen = len(upstream.bytes)
+    with begin(cell, *DENIED[name]) as sock:
+        sock.settimeout(0.4)
+        try:
+            got = sock.recv(65536)
+        except TimeoutError:
+            cell.wait_event("ask")
+        else:
+            assert got.startswith(b"HTTP/1.1 403 "), got
+            assert b"X-Saggar-Reason: ask_spelling\r\n" in got
+            assert cell.records()[-1]["effect"] == "deny"
+    assert len(upstream.bytes) == seen
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_what_is_another_is_not_asked_about(asking, name):
+    cell, _ = asking
+    assert send(cell, *ALLOWED[name]).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.fixture(scope="module")
 def there(pki):
     from saggar.testing.upstream import Upstream
 
@@ -92,13 +129,18 @@ def there(pki):
 
 
 def send(cell, target, fields, body):
+    with begin(cell, target, fields, body) as sock:
+        return sock.recv(65536)
+
+
+def begin(cell, target, fields, body):
     method = "POST" if body else "GET"
     length = (f"Content-Length: {len(body)}",) if body else ()
     head = "\r\n".join([f"{method} {target} HTTP/1.1", f"Host: {HOST}", *fields, *length, "", body])
     context = ssl.create_default_context(cadata=cell.ca_pem)
-    with context.wrap_socket(cell.connect("203.0.113.9", 443), server_hostname=HOST) as sock:
-        sock.sendall(head.encode())
-        return sock.recv(65536)
+    sock = context.wrap_socket(cell.connect("203.0.113.9", 443), server_hostname=HOST)
+    sock.sendall(head.encode())
+    return sock
 
 
 @pytest.mark.parametrize("name", DENIED)
