@@ -53,6 +53,8 @@ HINTS = {
     " `--overwrite-host-changes` writes into it",
     "git_object_forged": "its content is not what its name says",
     "git_pack_unchecked": "a pack that is not whole, not what its index says, or too large to check; fetch outside",
+    "git_index_path": "git would write it outside the working tree or into a git directory: `git checkout` does not ask again",
+    "git_index_unchecked": "an index that cannot be read to its end; `git reset` makes it anew",
     "git_objects_refused": "what it points to was refused",
     "special_file": "fifos, sockets and devices are never applied",
     "foreign_owner": "the entry does not belong to the run",

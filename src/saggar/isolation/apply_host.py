@@ -21,6 +21,7 @@ from saggar.isolation.apply_check import CONFLICTS, Refusal, Since, below, check
 from saggar.isolation.apply_journal_host import JOURNAL, REPOSITORY_JOURNAL, Journal, temporary_name
 from saggar.isolation.changes import DIRECTORY, FILE, MODE, SYMLINK, Change, Node, allowed_mode
 from saggar.isolation.discard_host import remove_tree
+from saggar.isolation.git_index_host import fault_of
 from saggar.isolation.layer_host import (
     MAX_DEPTH,
     Layer,
@@ -71,6 +72,7 @@ class Apply:
 
     JOURNAL = JOURNAL
     __slots__ = (
+        "_faults",
         "_journal",
         "_linked",
         "_made",
@@ -109,6 +111,8 @@ class Apply:
         self.since = Since(
             int(meta.get("started_ns", "0")), self._snapshot(), self._journal.absent, self._journal.relinked
         )
+        #: what is wrong with the content of a file that git believes, "" for nothing
+        self._faults: dict[bytes, str] = {}
         self._linked: set[tuple[int, int]] = set()
         self._subtrees: dict[bytes, str] = {}
         self._made: dict[bytes, tuple[int, int]] = {}
@@ -142,7 +146,7 @@ class Apply:
         return self.layer.changes(self._visit)
 
     def _judge(self, chosen: list[Change]) -> list[Refusal]:
-        return check(
+        found = check(
             chosen,
             directory_of=self._directory_of,
             since=self.since,
@@ -151,14 +155,19 @@ class Apply:
             aliases=self._aliases(),
             overwrite=self.overwrite,
         )
+        known = {r.path for r in found}
+        return found + [
+            Refusal(c.path, why) for c in chosen if c.path not in known and (why := self._faults.get(c.path))
+        ]
 
     def _aliases(self) -> dict[bytes, str]:
         workspace = str(self.run.meta().get("workspace", ""))
         # what this very process, and the next run, execute on the host
         return {**aliases(self.layer.host_fd, workspace, os.environ), **own_below(workspace)}
 
-    def _visit(self, change: Change, _upper: int, host: int) -> None:
+    def _visit(self, change: Change, upper: int, host: int) -> None:
         before = change.before
+        self._faults[change.path] = fault_of(change, upper, self.layer.host_fd)
         if before is not None:
             self._note_links(before)
         gone = change.after is None or change.after.kind != DIRECTORY

@@ -13,6 +13,7 @@ from saggar.isolation.apply_check import CONFLICTS, Refusal, below
 from saggar.isolation.apply_host import Apply
 from saggar.isolation.apply_journal_host import REPOSITORY_JOURNAL
 from saggar.isolation.changes import ADDED, DELETED, DIRECTORY, FILE, Change
+from saggar.isolation.git_index_host import fault_of
 from saggar.isolation.git_objects import FORGED, MAX_PACK, UNCHECKED, Work, loose_fault, pack_fault
 from saggar.isolation.layer_host import node_of, open_node, open_repository_layer, read_content
 from saggar.isolation.place_host import Trail
@@ -48,7 +49,7 @@ class RepositoryApply(Apply):
     """The second half of an apply, over the run's repository layer."""
 
     JOURNAL = REPOSITORY_JOURNAL
-    __slots__ = ("_began", "_faults", "_packed", "_texts", "_work")
+    __slots__ = ("_began", "_packed", "_texts", "_work")
 
     def __init__(
         self,
@@ -63,7 +64,6 @@ class RepositoryApply(Apply):
         meta = run.meta()
         self.label = os.fsencode(str(meta["repository"])) + b"/"
         self._began = Began(meta.get("repository_began", {}))
-        self._faults: dict[bytes, str] = {}
         self._texts: dict[bytes, bytes] = {}
         self._work = Work()
         self._packed: tuple[int, frozenset[bytes]] | None = None
@@ -82,6 +82,9 @@ class RepositoryApply(Apply):
         after = change.after
         if after is None or after.kind != FILE or stays(change):
             return
+        why = fault_of(change, upper, self.layer.host_fd, inside=True)
+        if why:
+            self._faults[change.path] = why
         name = loose_name(change.path)
         if name and change.path not in self._faults:
             fd = open_node(upper, after)
@@ -150,10 +153,10 @@ class RepositoryApply(Apply):
         branches = self._branches()
         found = []
         for change in chosen:
-            why = self._faults.get(change.path, "")
-            if not why and not below(change.path, self.allowed):
+            why = ""
+            if not below(change.path, self.allowed):
                 why = refusal(change, self._began, branches, self._texts.get(change.path))
-            why = why or self._conflict(change)
+            why = why or self._faults.get(change.path, "") or self._conflict(change)
             if why and not (self.overwrite and why in CONFLICTS):
                 found.append(Refusal(change.path, why))
         if any(r.reason in (FORGED, UNCHECKED) for r in found):

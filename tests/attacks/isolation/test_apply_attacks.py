@@ -3,6 +3,7 @@
 Real overlay mounts, real files; each attempt must fail and must be on record.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -157,6 +158,30 @@ def test_git_as_a_file_or_a_link(contained, workspace, outside):
     assert ("b/.git", "git_link") in refusals(done) or ("b/.git", "git_directory") in refusals(done)
     assert not os.path.lexists(f"{workspace}/a/.git")
     assert not os.path.lexists(f"{workspace}/b/.git")
+
+
+def _index(name):
+    body = bytes(24) + (0o100755).to_bytes(4, "big") + bytes(12 + 20) + len(name).to_bytes(2, "big") + name
+    body = b"DIRC\0\0\0\2\0\0\0\1" + body + bytes(8 - len(body) % 8)
+    return body + hashlib.sha1(body).digest()
+
+
+@pytest.mark.parametrize("where", [".git", "sub/.git", ".git/worktrees/w", ".git/modules/m"])
+def test_an_index_that_leads_elsewhere(contained, workspace, where):
+    """git writes an entry where the index says: `git restore .` wrote `../../.profile` and `.git/hooks/post-checkout`."""
+    os.makedirs(f"{workspace}/{where}")
+    for name in (b"../../.profile", b".git/hooks/post-checkout", b"kept"):
+
+        def evil(name=name):
+            with open(f"{where}/index", "wb") as file:
+                file.write(_index(name))
+
+        run = ended(contained(evil))
+        if name == b"kept":
+            assert (apply(run).refused, os.path.exists(f"{workspace}/{where}/index")) == ([], True)
+        else:
+            refused_and_recorded(run, (f"{where}/index", "git_index_path"))
+            assert refusals(apply(run, allowed=(f"{where}/index".encode(),))) == [(f"{where}/index", "git_index_path")]
 
 
 def test_a_bare_repository_is_a_git_directory(contained, workspace):

@@ -241,6 +241,22 @@ def test_a_new_branch_below_one_of_the_hosts(hostile, repository, packed):
     git("commit", "-q", "--allow-empty", "-m", "x", cwd=os.path.dirname(repository))
 
 
+def test_an_index_that_leads_out_of_the_worktree(hostile, repository, place):
+    """`git checkout -- .` and `git restore .` wrote what it named: a hook of the repository, the user's profile."""
+    linked = f"{place}/linked"
+    name = git("rev-parse", "main:kept", cwd=repository).strip()
+    git("update-index", "--add", "--cacheinfo", f"100755,{name},aa/repository/agit/hooks/x", cwd=linked)
+    path = "worktrees/linked/index"
+    honest = Path(repository, path).read_bytes()
+    git("reset", "-q", cwd=linked)
+    evil = honest.replace(b"aa/repository/agit/hooks/x", b"../repository/.git/hooks/x")
+    assert hostile({path: evil}, skip=True) == ({path: "git_index_path"}, [])
+    assert hostile({path: evil}, allowed=(path,), skip=True) == ({path: "git_index_path"}, [])
+    git("checkout", "--", ".", cwd=linked)
+    assert not os.path.exists(f"{repository}/hooks/x")
+    assert hostile({path: honest}) == ({}, [path])
+
+
 def test_links_and_removals(hostile, repository):
     links = [("/etc/passwd", "worktrees/linked/ORIG_HEAD"), ("../../../x", "objects/zz"), ("/tmp", "objects/aa")]
     refused, written = hostile({"refs/heads/side": None, "logs/refs/heads/main": None}, links=links, skip=True)
