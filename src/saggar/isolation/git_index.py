@@ -41,8 +41,9 @@ def digest_size(config: bytes) -> int:
 
 
 def is_index(name: bytes) -> bool:
-    """Whether git, in a git directory, takes the file of this name for its index, on whatever file system."""
-    return fold(name.decode("utf-8", "surrogateescape")) == "index"
+    """Whether git, in a git directory, takes the file of this name for its index or a half of it, on whatever file system."""
+    folded = fold(name.decode("utf-8", "surrogateescape"))
+    return folded == "index" or folded.startswith("sharedindex.")
 
 
 def index_fault(data: bytes, digest: int) -> str:
