@@ -7,7 +7,8 @@ Direct is the same client on the host, to the same TLS server on the host's loop
 network cell (user and network namespace, the planned listeners) and its connections end at a real broker process, audit on.
 
 A ratio says as much about client and upstream as about what stands between them: direct's own rates are printed beside it,
-and `--upstream` takes one of two pairs (`egress_load.py`). Needs nginx, wrk and curl, or `go`; nothing is started as a service.
+and `--upstream` takes one of two pairs (`egress_load.py`). `bulk_checked` is a download whose SHA-256 the client takes, as
+package managers do. Needs nginx, wrk and curl, or `go`; nothing is started as a service.
 """
 
 from __future__ import annotations
@@ -105,6 +106,9 @@ def _round(pair, way, seconds):
     new, values["cpu_ms_per_connection"] = cost(lambda: pair.load(way, 4, seconds, close=True), 1e3)
     values["new_per_s"] = new["rate"]
     values["bulk_mb_s"] = pair.bulk(way)
+    checked = pair.bulk_checked(way)
+    if checked is not None:
+        values["bulk_checked_mb_s"] = checked
     event = pair.first_event(way)
     if event is not None:
         values["first_event_ms"] = event
@@ -123,6 +127,11 @@ def report(found, ways):
             "keepalive_ratio": values["keepalive_per_s"] / direct["keepalive_per_s"],
             "new_connections_ratio": values["new_per_s"] / direct["new_per_s"],
             "bulk_ratio": values["bulk_mb_s"] / direct["bulk_mb_s"],
+            **(
+                {"bulk_checked_ratio": values["bulk_checked_mb_s"] / direct["bulk_checked_mb_s"]}
+                if "bulk_checked_mb_s" in values
+                else {}
+            ),
             "added_median_ms": values["p50_ms"] - direct["p50_ms"],
             **(
                 {"added_first_event_ms": values["first_event_ms"] - direct["first_event_ms"]}
@@ -203,7 +212,7 @@ def main():
         nargs="?",
         const="all",
         default="",
-        help="all, or some of squid,haproxy (tunnels), squid-bump,mitmproxy (terminated); with `--upstream go`",
+        help="all, or some of squid,haproxy (tunnels), squid-bump,mitmproxy,haproxy-tls,haproxy-tls-2 (terminated); with `--upstream go`",
     )
     options = parser.parse_args()
     known = TERMINATED if options.terminated else TUNNELS

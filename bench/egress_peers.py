@@ -57,6 +57,25 @@ backend upstream
 """
 
 
+_HAPROXY_TLS = """
+global
+  maxconn 4096
+  nbthread {threads}
+defaults
+  mode http
+  timeout client 60s
+  timeout server 60s
+  timeout connect 5s
+  http-reuse always
+frontend cell
+  bind 127.0.0.1:{port} ssl crt {pem}
+  http-request set-header Authorization "Bearer sk-peer"
+  default_backend upstream
+backend upstream
+  server one 127.0.0.1:{upstream} ssl verify none
+"""
+
+
 class Missing(Exception):
     """The peer is not here; the text says what to install."""
 
@@ -89,17 +108,9 @@ def _squid(directory, upstream, *, bump):
             )
         root = os.path.dirname(os.path.dirname(program))
         certgen = os.path.join(root, "lib", "squid", "security_file_certgen")
-        pem = f"{directory}/bump.pem"
-        subject = ["-subj", "/CN=bench", "-addext", "basicConstraints=critical,CA:TRUE"]
-        argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-        subprocess.run(
-            [*argv, *subject, "-keyout", pem, "-out", f"{directory}/bump.crt"], check=True, capture_output=True
-        )
-        with open(pem, "a", encoding="ascii") as f, open(f"{directory}/bump.crt", encoding="ascii") as certificate:
-            f.write(certificate.read())
+        pem = _pem(f"{directory}/bump.pem")
         subprocess.run([certgen, "-c", "-s", f"{directory}/certs", "-M", "4MB"], check=True, capture_output=True)
         _give(f"{directory}/certs")
-        os.chmod(pem, 0o644)
         text += _BUMP.format(certgen=certgen, dir=directory)
         options = f"ssl-bump tls-cert={pem} generate-host-certificates=on dynamic_cert_mem_cache_size=4MB"
     conf = _written(f"{directory}/squid.conf", text.format(port=port, bump=options, dir=directory))
@@ -113,6 +124,24 @@ def _give(directory):
             shutil.chown(root, "proxy", "proxy")
             for name in files:
                 shutil.chown(os.path.join(root, name), "proxy", "proxy")
+
+
+def _pem(path):
+    """A key and its own certificate in one file, good for a server and for signing others."""
+    subject = ["-subj", "/CN=bench", "-addext", "basicConstraints=critical,CA:TRUE"]
+    argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subprocess.run([*argv, *subject, "-keyout", path, "-out", f"{path}.crt"], check=True, capture_output=True)
+    with open(path, "a", encoding="ascii") as f, open(f"{path}.crt", encoding="ascii") as certificate:
+        f.write(certificate.read())
+    os.chmod(path, 0o644)
+    return path
+
+
+def _haproxy_tls(directory, upstream, threads):
+    """TLS opened and made again by a C program that decides nothing: what is left to be had on these cores."""
+    port = free_port()
+    text = _HAPROXY_TLS.format(port=port, upstream=upstream, threads=threads, pem=_pem(f"{directory}/own.pem"))
+    return [_found("HAPROXY", "haproxy"), "-db", "-f", _written(f"{directory}/haproxy.conf", text)], port
 
 
 def _haproxy(directory, upstream):
@@ -137,6 +166,8 @@ TUNNELS = {
 TERMINATED = {
     "squid-bump": (lambda d, u: _squid(d, u, bump=True), True),
     "mitmproxy": (_mitmproxy, True),
+    "haproxy-tls": (lambda d, u: _haproxy_tls(d, u, 1), False),
+    "haproxy-tls-2": (lambda d, u: _haproxy_tls(d, u, 2), False),
 }
 
 

@@ -1,13 +1,14 @@
 // The heavier pair for bench/egress.py: an ordinary server and an ordinary client of Go's standard library, over TLS.
 //
 //	weight serve PORT CERT.pem BULK_BYTES
-//	weight load [-proxy URL] [-c N] [-s SECONDS] [-close] [-header "Name: value"] [-bulk | -stream] URL
+//	weight load [-proxy URL] [-c N] [-s SECONDS] [-close] [-header "Name: value"] [-bulk [-digest] | -stream] URL
 //
 // `load` prints one line of JSON: rate (requests a second, or MB a second), p50 and p99 in ms, requests.
 package main
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -65,8 +66,8 @@ func serve(port, pem string, bulk int64) {
 	must(server.ListenAndServeTLS(pem, pem))
 }
 
-// get asks once and gives the bytes of the answer's body, and when the first of them came.
-func get(client *http.Client, target, field string, buffer []byte) (int64, time.Duration) {
+// get asks once and gives the bytes of the answer's body, and when the first of them came. They are written to sink.
+func get(client *http.Client, target, field string, buffer []byte, sink io.Writer) (int64, time.Duration) {
 	request, err := http.NewRequest("GET", target, nil)
 	must(err)
 	if key, value, found := strings.Cut(field, ": "); found {
@@ -82,12 +83,14 @@ func get(client *http.Client, target, field string, buffer []byte) (int64, time.
 	count, err := answer.Body.Read(buffer)
 	first, total := time.Since(began), int64(count)
 	for err == nil {
+		sink.Write(buffer[:count])
 		count, err = answer.Body.Read(buffer)
 		total += int64(count)
 	}
 	if err != io.EOF {
 		must(err)
 	}
+	sink.Write(buffer[:count])
 	return total, first
 }
 
@@ -99,6 +102,7 @@ func load(arguments []string) {
 	once := flags.Bool("close", false, "a connection for each request")
 	field := flags.String("header", "", "a field of each request")
 	bulk := flags.Bool("bulk", false, "one download; the rate is MB a second")
+	digest := flags.Bool("digest", false, "take the download's SHA-256, as package managers do")
 	stream := flags.Bool("stream", false, "time to the first event")
 	must(flags.Parse(arguments))
 	target := flags.Arg(0)
@@ -115,10 +119,14 @@ func load(arguments []string) {
 	}
 	client := &http.Client{Transport: transport}
 	buffer := make([]byte, 256<<10)
+	sink := io.Discard
 	if *bulk || *stream {
-		get(client, strings.NewReplacer("/bulk", "/small", "/events", "/small").Replace(target), *field, buffer)
+		get(client, strings.NewReplacer("/bulk", "/small", "/events", "/small").Replace(target), *field, buffer, sink)
+		if *digest {
+			sink = sha256.New()
+		}
 		began := time.Now()
-		total, first := get(client, target, *field, buffer)
+		total, first := get(client, target, *field, buffer, sink)
 		rate := float64(total) / 1e6 / time.Since(began).Seconds()
 		say(rate, []time.Duration{first})
 		return
@@ -135,7 +143,7 @@ func load(arguments []string) {
 			mine := make([]byte, 4096)
 			var took []time.Duration
 			for start := time.Now(); start.Before(stop); start = time.Now() {
-				get(client, target, *field, mine)
+				get(client, target, *field, mine, sink)
 				took = append(took, time.Since(start))
 			}
 			mutex.Lock()
