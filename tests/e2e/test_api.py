@@ -76,6 +76,12 @@ def test_one_huge_argument():
     assert result.stdout == b"120000\n"
 
 
+def test_arguments_that_are_too_long_are_said():
+    result = saggar.run_sync(["true", "x" * 140_000])
+    assert (result.cause, result.status, result.stderr) == ("not_executable", 126, b"")
+    assert result.message == "`true`: the argument list is too long"
+
+
 def test_thousands_of_odd_variables():
     variables = tuple((f"V{i}", "ünï\tx") for i in range(4000))
     policy = Policy().replace(environment=Policy().environment.replace(set=variables))

@@ -103,6 +103,63 @@ def test_what_is_missing_is_127_and_what_cannot_be_executed_is_126(saggar, tmp_p
     assert (done.returncode, json.loads(out.read_text())["cause"]) == (code, cause)
 
 
+BROKEN = [
+    # name, exit code, cause, what the line on stderr says
+    ("foreign", 126, "not_executable", "`./foreign`: cannot execute binary file: it is for another machine (s390x)"),
+    ("cut", 126, "not_executable", "`./cut`: cannot execute binary file: it is not whole"),
+    ("data", 126, "not_executable", "`./data`: cannot execute binary file"),
+    ("loop", 126, "not_executable", "`./loop`: too many levels of symbolic links"),
+    ("beside", 127, "not_found", "`./beside`: its interpreter `./nothing` (first line) is not in the cell"),
+    (
+        "loader",
+        127,
+        "not_found",
+        "WORK/loader` could not be executed: its loader `/lib64/ld-nowhere.so.1` is not in the cell",
+    ),
+    ("busy", 126, "not_executable", "WORK/busy` could not be executed: it is open for writing (text file busy)"),
+]
+
+
+@pytest.mark.parametrize(("name", "code", "cause", "line"), BROKEN)
+def test_what_the_kernel_does_not_execute_is_126_and_no_shell_gets_it(saggar, tmp_path, name, code, cause, line):
+    if any(n not in {"register", "status"} for n in _handlers()) and name in {"foreign", "cut", "data"}:
+        pytest.skip("this host has handlers of formats that are not its own")
+    work, out = saggar.workspace, tmp_path / "result.json"
+    (work / "loop").symlink_to("loop")
+    for path, content in _programs().items():
+        (work / path).write_bytes(content)
+        (work / path).chmod(0o755)
+    with (work / "busy").open("r+b"):
+        command = ["run", "--workspace", f"{work}:read-write", "--json", str(out), "--", f"./{name}"]
+        done = saggar(*command)
+    assert (done.returncode, json.loads(out.read_text())["cause"]) == (code, cause), done.stderr
+    assert done.stderr.decode().rstrip("\n").endswith(line.replace("WORK", str(work)))
+
+
+def _handlers():
+    try:
+        return os.listdir("/proc/sys/fs/binfmt_misc")
+    except OSError:
+        return []
+
+
+def _programs():
+    real = Path("/usr/bin/true").read_bytes()
+    loader = b"/lib64/ld-nowhere.so.1\0"
+    # a program header of 56 bytes after the file header of 64, as far as the kernel reads
+    header = real[:32] + (64).to_bytes(8, "little") + real[40:56] + (1).to_bytes(2, "little") + real[58:64]
+    interp = (3).to_bytes(4, "little") + (4).to_bytes(4, "little") + (120).to_bytes(8, "little") + bytes(16)
+    interp += len(loader).to_bytes(8, "little") * 2 + bytes(8)
+    return {
+        "foreign": real[:18] + (22).to_bytes(2, "little") + real[20:],
+        "cut": real[:40],
+        "data": b"MZ\0\0" * 64,
+        "beside": b"#!./nothing\n",
+        "loader": header + interp + loader,
+        "busy": real,
+    }
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="root: only its cell is another user than the one who asks")
 def test_a_program_of_the_workspace_that_only_another_user_may_execute_is_126(saggar):
     script = saggar.workspace / "own"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from errno import ELOOP
 
 from saggar.isolation import rootfs
 from saggar.isolation.toolchain_host import resolve as toolchain
+from saggar.runtime.exec_fault_host import beginning, refused, unfit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,10 +76,13 @@ def resolve(prepared: Prepared) -> Program:
     )
     if not found.argv0:
         return Program(fault=_missing(prepared, name))
+    fault = None
     if not found.binds:
         fault = _fault(prepared, found.argv0, name) if "/" in found.argv0 else None
-        if fault is not None:
-            return Program(fault=fault)
+    elif why := unfit(_host_path(prepared, found.argv0) or found.argv0):
+        fault = Fault(NOT_EXECUTABLE, f"`{name}`: {why}")
+    if fault is not None:
+        return Program(fault=fault)
     path = ":".join([*found.path_entries, inside]) if found.path_entries else ""
     return Program(
         argv0=found.argv0,
@@ -118,6 +123,8 @@ def _fault(prepared: Prepared, path: str, name: str) -> Fault | None:
     if _is_copy(path):
         return Fault(NOT_EXECUTABLE, f"`{name}`: the file is there, but it is not executable")
     host = _host_path(prepared, path)
+    if host and _loops(host):
+        return Fault(NOT_EXECUTABLE, f"`{name}`: too many levels of symbolic links")
     if not host or not os.path.exists(host + "/" * path.endswith("/")):
         return _absent(name)
     if os.path.isdir(host):
@@ -126,12 +133,25 @@ def _fault(prepared: Prepared, path: str, name: str) -> Fault | None:
         shown = name if "/" in name else path
         remedy = "" if host.startswith("/usr/") else f" (`chmod +x {shown}`)"
         return Fault(NOT_EXECUTABLE, f"`{name}`: the file is there, but it is not executable{remedy}")
-    interpreter = "" if path.startswith("/usr/") else _interpreter(host)
-    if interpreter.startswith("/"):
-        there = _host_path(prepared, interpreter)
+    if path.startswith("/usr/"):
+        return None
+    why = unfit(host)
+    if why:
+        return Fault(NOT_EXECUTABLE, f"`{name}`: {why}")
+    interpreter = _interpreter(host)
+    if interpreter:
+        there = _host_path(prepared, os.path.join(prepared.cwd, interpreter))
         if not there or not os.path.exists(there):
             return Fault(NOT_FOUND, f"`{name}`: its interpreter `{interpreter}` (first line) is not in the cell")
     return None
+
+
+def _loops(host: str) -> bool:
+    try:
+        os.stat(host)
+    except OSError as error:
+        return error.errno == ELOOP
+    return False
 
 
 def _is_copy(path: str) -> bool:
@@ -157,22 +177,22 @@ def _executable_for_stranger(prepared: Prepared, host: str) -> bool:
 
 def _interpreter(path: str) -> str:
     """What the first line of a script names, "" for anything else."""
-    line = _beginning(path).partition(b"\n")[0]
+    line = beginning(path)[:_FIRST_LINE_BYTES].partition(b"\n")[0]
     words = line[2:].split(None, 1) if line.startswith(b"#!") else []
     return os.fsdecode(words[0]) if words else ""
 
 
-def _beginning(path: str) -> bytes:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(fd, _FIRST_LINE_BYTES)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
+def not_executed(prepared: Prepared) -> Fault:
+    """Why the kernel refused a program that was there when it was looked up."""
+    path = prepared.argv[0]
+
+    def shown(inside: str) -> bool:
+        there = _host_path(prepared, inside)
+        # outside of what has a place here are a tool chain's directories, each at its own path
+        return os.path.exists(there or inside)
+
+    missing, why = refused(_host_path(prepared, path) or path, shown)
+    return Fault(NOT_FOUND if missing else NOT_EXECUTABLE, f"`{path}` could not be executed: {why}")
 
 
 def _host_path(prepared: Prepared, path: str) -> str:

@@ -7,6 +7,7 @@ I2  What enforced the run is told as it was, not as the policy wished.
 from __future__ import annotations
 
 import os
+from errno import E2BIG
 
 from saggar.isolation.workspace_host import HOST_IDS
 from saggar.runtime.result import CAUSES
@@ -31,12 +32,14 @@ def verdict(prepared: Prepared, cell: Cell) -> tuple[str, int | None, int, str, 
             return "signal", None, int(detail.get("signal", 9)), "", detail
         return (cause if cause in CAUSES else "infrastructure"), None, 0, "", detail
     if cell.failure is not None:
+        if cell.failure["step"] == "exec" and cell.failure["errno"] == E2BIG:
+            return "not_executable", None, 0, f"`{prepared.argv[0]}`: the argument list is too long", {}
         return "unenforceable", None, 0, _why(cell.failure), {"step": cell.failure["step"]}
     code = ended["code"]
     if code is None:
         # bubblewrap reports a code only for a command that it executed
         if ended["made"]:
-            return _without_code(prepared.argv[0], ended["status"], detail)
+            return _without_code(prepared, ended["status"], detail)
         what = _why({"step": "bubblewrap", "errno": 0, "message": "bubblewrap could not make the cell"})
         return "unenforceable", None, 0, what, {"step": "bubblewrap", "status": ended["status"]}
     if code != 0 and cell.disk_full():
@@ -49,14 +52,16 @@ def verdict(prepared: Prepared, cell: Cell) -> tuple[str, int | None, int, str, 
 
 
 def _without_code(
-    program: str, status: int | None, detail: dict[str, Any]
+    prepared: Prepared, status: int | None, detail: dict[str, Any]
 ) -> tuple[str, None, int, str, dict[str, Any]]:
     """A cell was made, and bubblewrap reported no exit of the command. That nothing ran is said only where bubblewrap ended with the 1 of
     a failed exec: who believes it runs the command again."""
     detail["status"] = status
     if status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 1:
-        what = f"`{program}` could not be executed (bubblewrap's line on stderr has the kernel's word for it)"
-        return "infrastructure", None, 0, what, detail
+        from saggar.runtime.program_host import not_executed
+
+        fault = not_executed(prepared)
+        return fault.cause, None, 0, fault.text, detail
     number = ender(status)
     by = f"by signal {number}, " if number else ""
     what = f"the cell was ended {by}from within or from outside; the command had started, and what it did is done"

@@ -11,7 +11,7 @@ SUSPECTED = {"suspected": {"limit": "memory", "note": "mapped much"}}
 
 def judged(code, status, *, made=True, detail=None):
     ended = {"code": code, "status": status, "cause": "", "detail": detail or {}, "made": made}
-    prepared = SimpleNamespace(missing=None, argv=["/bin/sh"])
+    prepared = SimpleNamespace(missing=None, argv=["/bin/sh"], workspace=SimpleNamespace(mode="none"), grants=[])
     return verdict(prepared, SimpleNamespace(ended=ended, failure=None, disk_full=lambda: False))
 
 
@@ -31,8 +31,8 @@ def test_a_cell_that_was_ended_is_no_command_that_did_not_run(status, number):
 
 def test_a_failed_exec_is_said():
     cause, code, _, message, detail = judged(None, 1 << 8)
-    assert (cause, code, detail) == ("infrastructure", None, {"status": 1 << 8})
-    assert "`/bin/sh` could not be executed" in message
+    assert (cause, code, detail) == ("not_executable", None, {"status": 1 << 8})
+    assert message.startswith("`/bin/sh` could not be executed: ")
 
 
 @pytest.mark.parametrize(("code", "end"), [(1, ("exit", 1, 0)), (134, ("signal", None, 6))])
