@@ -367,7 +367,8 @@ class Launcher:
         self._orphans = self._births.orphans = False
         known = {c.pid for c in self._cells.values()} | {c.init for c in self._cells.values()} | self._births.known()
         for pid in children(os.getpid()):
-            if pid not in known:
+            # in our PID namespace it is a maker that has named its child and ends by itself: the child waits for its next word
+            if pid not in known and not _in_our_pids(pid):
                 # ours, so the number is its own until we wait for it; there is nothing in it yet that could delay its end
                 os.kill(pid, _signal.SIGKILL)
                 os.waitpid(pid, 0)
@@ -397,6 +398,8 @@ class Launcher:
                 asked, given = cell.again
                 cell.again = None
                 cell.close()
+                # nothing that was made ahead may lose it the second time
+                self._births.forget()
                 self._run(asked, given, once_more=False)
                 continue
             if not cell.cause:
@@ -432,6 +435,13 @@ class Launcher:
             wire.send(self._control, message, fds or [])
         except OSError:
             self._stop = True
+
+
+def _in_our_pids(pid: int) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid") == os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return False  # it has ended
 
 
 def _nothing(_number: int, _frame: object) -> None:

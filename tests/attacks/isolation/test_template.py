@@ -6,10 +6,13 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import saggar
+from saggar.isolation import syscalls_host
+from saggar.isolation.launcher_host import Launcher
 from saggar.policy.model import Policy, WorkspacePolicy
 from saggar.runtime import api_host
 from saggar.runtime.caller_host import Options
@@ -123,3 +126,35 @@ def test_no_cell_holds_up_the_next_one_by_a_lease_on_what_both_open(workspace):
     python = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
     result = saggar.run_sync([python, "-I", "lease.py"], Policy(workspace=WorkspacePolicy(path=str(workspace))))
     assert result.stdout == b"1 /etc/passwd\n1 /etc/hosts\n1 own\n", result.stderr
+
+
+def _orphans_killed():
+    """In a process of its own: which of two unknown children the launcher takes for lost."""
+    maker = os.fork()
+    if maker == 0:
+        signal.pause()
+    between = os.fork()
+    if between == 0:
+        syscalls_host.unshare(syscalls_host.CLONE_NEWUSER | syscalls_host.CLONE_NEWPID)
+        if syscalls_host.fork_sibling() == 0:
+            time.sleep(20)
+        os._exit(0)
+    os.waitpid(between, 0)
+    assert len(children(os.getpid())) == 2
+    births = SimpleNamespace(spare=None, orphans=True, known=set)
+    Launcher._kill_orphans(SimpleNamespace(_births=births, _cells={}, _orphans=True, _unborn=lambda: False))
+    left = children(os.getpid())
+    os.kill(maker, signal.SIGKILL)
+    return left == [str(maker)]
+
+
+def test_only_a_first_process_is_taken_for_an_orphan():
+    """A template's loss ended the maker of another cell between its two words, and that run with it."""
+    pid = os.fork()
+    if pid == 0:
+        right = False
+        try:
+            right = _orphans_killed()
+        finally:
+            os._exit(0 if right else 1)
+    assert os.waitpid(pid, 0)[1] == 0
