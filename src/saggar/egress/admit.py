@@ -25,7 +25,7 @@ from saggar.egress import sigv4
 from saggar.egress.headers import DROP, PASS, SUSPECT, classify, credential_in_query, looks_like_key
 from saggar.egress.path import Target, canonical
 from saggar.egress.remedies import remedy
-from saggar.egress.rules import NEVER, Request
+from saggar.egress.rules import NEVER, Request, same_parameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -257,11 +257,12 @@ def _sift(target: Target, lower: Sequence[Pair], terms: Terms, canary: Canary | 
     """The fields to forward: those of the hop, foreign credentials and our own slot taken out."""
     credential = terms.credential
     found = _Sifted(target, [], [])
-    slot = credential.slot.name.encode() if credential is not None and credential.slot.kind != "query" else b""
-    ours = {n for n, _ in terms.set_headers}
+    slot = _twin(credential.slot.name.encode()) if credential is not None and credential.slot.kind != "query" else b""
+    ours = {_twin(n) for n, _ in terms.set_headers}
     unencoded = credential is not None or terms.token_endpoint
     for name, value in lower:
-        if credential is not None and name == slot:
+        twin = _twin(name) if b"_" in name else name
+        if credential is not None and twin == slot:
             bad = _judge_slot(credential, value, canary)
             if bad is None:
                 found.seen = True
@@ -271,7 +272,7 @@ def _sift(target: Target, lower: Sequence[Pair], terms: Terms, canary: Canary | 
                 return bad
             continue
         kind = classify(name)
-        if kind == DROP or name in _WS_DROP or name in ours:
+        if kind == DROP or name in _WS_DROP or twin in ours:
             continue
         if kind == PASS and not looks_like_key(value.decode("latin-1")):
             if name == _CODING and unencoded:
@@ -294,6 +295,11 @@ def _sift(target: Target, lower: Sequence[Pair], terms: Terms, canary: Canary | 
         found.fields.append((_CODING, b"identity"))
     found.fields.extend(terms.set_headers)
     return found
+
+
+def _twin(name: bytes) -> bytes:
+    """The same for all names that are one to servers that read fields through CGI's variables."""
+    return name.replace(b"_", b"-")
 
 
 def _is_placeholder(credential: Credential, value: bytes) -> bool:
@@ -354,7 +360,7 @@ def _sift_query(found: _Sifted, terms: Terms, canary: Canary | None) -> _Bad | N
         return _Bad("canary", "query", "a placeholder stands where it does not belong")
     seen = False
     if slot and credential is not None:
-        values = [v for n, v in pairs if n == slot]
+        values = [v for n, v in pairs if same_parameter(n, slot)]
         seen = values == [credential.placeholder]
         if values and not seen:
             return _Bad("foreign_credential", slot, f"a credential that is not this task's stands in `{slot}`")

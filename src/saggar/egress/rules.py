@@ -119,7 +119,7 @@ class Rule:
             pairs = (*request.query, *request.whole_query)
             if not any(n == name for n, _ in pairs):
                 return False
-            if not all(glob.matches(v) for n, v in pairs if _same_parameter(n, name)):
+            if not all(glob.matches(v) for n, v in pairs if same_parameter(n, name)):
                 return False
         for header, glob in self.headers:
             if not any(n == header for n, _ in request.headers):
@@ -161,7 +161,7 @@ def _plain_name(name: str) -> str:
     return plain if "]" in plain else plain.replace("[", "_", 1)
 
 
-def _same_parameter(one: str, other: str) -> bool:
+def same_parameter(one: str, other: str) -> bool:
     """Whether some server takes the two for one parameter, or one for a part of the other; other entries of a table are not."""
     if one == other:
         return True
