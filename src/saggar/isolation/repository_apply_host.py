@@ -12,7 +12,7 @@ import os
 from saggar.isolation.apply_check import CONFLICTS, Refusal, below
 from saggar.isolation.apply_host import Apply
 from saggar.isolation.apply_journal_host import REPOSITORY_JOURNAL
-from saggar.isolation.changes import ADDED, DELETED, DIRECTORY, FILE, Change
+from saggar.isolation.changes import ADDED, DELETED, DIRECTORY, FILE, MODE, Change
 from saggar.isolation.git_index_host import fault_of
 from saggar.isolation.git_objects import FORGED, MAX_PACK, UNCHECKED, Work, loose_fault, pack_fault
 from saggar.isolation.layer_host import node_of, open_node, open_repository_layer, read_content
@@ -154,7 +154,9 @@ class RepositoryApply(Apply):
         found = []
         for change in chosen:
             why = ""
-            if not below(change.path, self.allowed):
+            # what a killed apply made, and had not given its mode yet
+            own = change.path in self.since.known_absent and _is_directory_mode(change)
+            if not own and not below(change.path, self.allowed):
                 why = refusal(change, self._began, branches, self._texts.get(change.path))
             why = why or self._faults.get(change.path, "") or self._conflict(change)
             if why and not (self.overwrite and why in CONFLICTS):
@@ -175,8 +177,10 @@ class RepositoryApply(Apply):
         if head and head not in found and new_branch(head):
             name = os.fsencode(head)
             first = name.split(b"/")[0]
+            branch = b"refs/heads/" + name
             taken = (
-                b"refs/heads/" + name,
+                # a killed apply has found it absent and may have made it before HEAD
+                *(() if branch in self.since.known_absent and self._host_says(branch) else (branch,)),
                 b"refs/tags/" + name,
                 b"refs/remotes/" + name,
                 b"refs/remotes/" + first,
@@ -247,6 +251,10 @@ class RepositoryApply(Apply):
 
 def _is_new_directory(change: Change) -> bool:
     return change.kind == ADDED and change.after is not None and change.after.kind == DIRECTORY
+
+
+def _is_directory_mode(change: Change) -> bool:
+    return change.kind == MODE and all(n is not None and n.kind == DIRECTORY for n in (change.before, change.after))
 
 
 def _chunks(fd: int) -> Iterator[bytes]:

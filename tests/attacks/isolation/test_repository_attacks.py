@@ -5,13 +5,14 @@ import json
 import os
 import subprocess
 import zlib
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from saggar.audit.sink_host import AuditLog
 from saggar.isolation.apply_host import open_apply
-from saggar.isolation.repository_apply_host import open_repository_apply
+from saggar.isolation.repository_apply_host import RepositoryApply, open_repository_apply
 from saggar.policy.model import LimitsPolicy, Policy, WorkspacePolicy
 from saggar.testing.workspace_cell import run_in_workspace
 
@@ -39,7 +40,7 @@ def repository(place):
 def hostile(place, state, repository, settle):
     """hostile(files) writes each file (path in the repository: content; None removes it) as a run would, and gives the apply's end."""
 
-    def run(files, *, links=(), allowed=(), skip=False):
+    def run(files, *, links=(), allowed=(), skip=False, killed=None):
         settle()
         os.makedirs(f"{place}/scratch", exist_ok=True)
         policy = Policy(workspace=WorkspacePolicy(path=f"{place}/linked"), limits=LimitsPolicy(disk_bytes=64 << 20))
@@ -63,6 +64,10 @@ def hostile(place, state, repository, settle):
         done.run.end("exited")
         audit = AuditLog(f"{done.run.path}/audit.jsonl", done.run.id)
         apply = open_repository_apply(open_apply(done.run, audit), allowed=tuple(p.encode() for p in allowed))
+        if killed is not None:
+            with killed(), pytest.raises(KeyboardInterrupt):
+                apply.write()
+            apply = open_repository_apply(open_apply(done.run, audit))
         ended = apply.write(skip_refused=skip)
         log = [json.loads(line) for line in Path(done.run.path, "audit.jsonl").read_text().splitlines()]
         said = {r["detail"]["path"]: r["reason"] for r in log if r["kind"] == "workspace.refused"}
@@ -255,6 +260,45 @@ def test_an_index_that_leads_out_of_the_worktree(hostile, repository, place):
     git("checkout", "--", ".", cwd=linked)
     assert not os.path.exists(f"{repository}/hooks/x")
     assert hostile({path: honest}) == ({}, [path])
+
+
+def test_an_apply_that_is_killed_before_a_directory_has_its_mode_goes_on(hostile, repository, monkeypatch):
+    path, data = loose(b"honest")
+
+    @contextmanager
+    def killed():
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fchmod", _interrupt)
+            yield
+
+    assert hostile({path: data}, killed=killed) == ({}, [os.path.dirname(path), path])
+    assert Path(repository, path).read_bytes() == data
+    assert os.stat(f"{repository}/{os.path.dirname(path)}").st_mode & 0o777 == 0o755
+
+
+def test_an_apply_that_is_killed_between_a_new_branch_and_the_head_goes_on(hostile, repository, monkeypatch):
+    value = git("rev-parse", "main", cwd=repository).encode()
+    head = "worktrees/linked/HEAD"
+    real = RepositoryApply._one
+
+    def one(self, change, *more):
+        if change.path == head.encode():
+            raise KeyboardInterrupt
+        real(self, change, *more)
+
+    @contextmanager
+    def killed():
+        with monkeypatch.context() as patch:
+            patch.setattr(RepositoryApply, "_one", one)
+            yield
+
+    files = {"refs/heads/fix/one": value, head: b"ref: refs/heads/fix/one\n"}
+    assert hostile(files, killed=killed) == ({}, [head])
+    assert git("rev-parse", "fix/one", cwd=repository).encode() == value
+
+
+def _interrupt(*_):
+    raise KeyboardInterrupt
 
 
 def test_links_and_removals(hostile, repository):
