@@ -78,9 +78,9 @@ class Bubblewrap:
             out += ["--ro-bind", path, path]
         for target, place in self.system.links:
             out += ["--symlink", target, place]
-        accounts = rootfs.accounts(uid, gid)
+        own = {**rootfs.accounts(uid, gid), rootfs.HOSTS_PLACE: self.request["hosts"]}
         for place, content in self.system.files:
-            fds.append(_memfd(accounts.get(place, content)))
+            fds.append(_memfd(own.get(place, content)))
             out += ["--perms", "0444", "--file", str(fds[-1]), place]
         out += ["--dir", "/run", "--proc", "/proc"]
         for place in self.system.masked_files:

@@ -5,12 +5,14 @@ I2  One host name has one synthetic address in a cell, however many rules name i
 I3  Only 80 and 443 are bound on every address; a further port is bound on the synthetic address of its host, so that
     servers inside the cell keep their ports.
 I4  A wildcard has no listener of its own: it is reached on 80 and 443, which take every address.
+I5  The cell's /etc/hosts says of a name what the stub would say at the start, and nothing of a name that the stub would refuse.
 
 Pure, and on the `saggar run` path: nothing is imported that costs start-up time.
 """
 
 from __future__ import annotations
 
+from saggar.core.hostname import METADATA_NAMES
 from saggar.egress.packet_filter import filter_program
 
 TYPE_CHECKING = False
@@ -46,6 +48,9 @@ _SYNTHETIC_FIRST = _SYNTHETIC_BASE + 256
 _SYNTHETIC_LAST = _SYNTHETIC_BASE + 0x20000 - 512
 #: An allowlist longer than this is refused by the policy's loader long before; here it only bounds the arithmetic.
 MAX_RULES = 65536
+#: A client reads the whole file for every name, and a longer list would cost it more than the stub's answer does.
+MAX_HOSTS_NAMES = 64
+_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_.")
 
 
 def dotted(value: int) -> str:
@@ -71,6 +76,20 @@ def synthetic_addresses(rules: Sequence[EgressRule]) -> dict[str, str]:
         if not rule.host.startswith("*.") and rule.host not in found:
             found[rule.host] = synthetic_address(index)
     return found
+
+
+def hosts_lines(rules: Sequence[EgressRule]) -> str:
+    """What the cell's /etc/hosts has beside `localhost`; "" for none, or for more names than are worth it.
+
+    A name of one label is the stub's: it may be the cell's own (docs/decisions/0020-names-without-a-question.md)."""
+    listed = {rule.host for rule in rules if rule.enabled and (rule.allow_metadata or rule.host not in METADATA_NAMES)}
+    names = [(a, n) for n, a in synthetic_addresses(rules).items() if n in listed and _may_stand_in_hosts(n)]
+    return "".join([f"{a} {n}\n" for a, n in names]) if len(names) <= MAX_HOSTS_NAMES else ""
+
+
+def _may_stand_in_hosts(name: str) -> bool:
+    # the policy's loader gives canonical names; a rule that was made by hand may not write a line of its own
+    return _NAME.issuperset(name) and "." in name[1:-1] and not name.endswith(".localhost")
 
 
 def _further_ports(rules: Sequence[EgressRule]) -> list[tuple[str, int]]:

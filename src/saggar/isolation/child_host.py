@@ -347,6 +347,7 @@ def _become(request: dict[str, Any], fds: Sequence[int], built: _Built, step: St
     step.name = "stage"
     if any(place.startswith("/etc/") and not root.has(place) for _, place, _ in request["binds"]):
         root.own_etc(built.furnishing, (built.birth.uid, built.birth.gid))
+    root.write_hosts(request["hosts"])
     for place, content in request["files"]:
         root.write(place, content)
     for place, content in request["home"]:

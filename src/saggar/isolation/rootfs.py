@@ -2,7 +2,7 @@
 
 I1  /etc is an allow list: what no entry names is not there. No entry may hold a secret or name the host: no `hostname`,
     `machine-id`, `resolv.conf`, `shadow`, `ssh`, `fstab`, and no package manager's configuration (it may carry credentials).
-I2  `passwd`, `group`, `hosts`, `resolv.conf` and `nsswitch.conf` are ours, the same on every host.
+I2  `passwd`, `group`, `hosts`, `resolv.conf` and `nsswitch.conf` are ours, the same on every host. `hosts` depends on the policy alone.
 """
 
 from __future__ import annotations
@@ -66,6 +66,9 @@ def accounts(uid: int, gid: int) -> dict[str, bytes]:
     }
 
 
+HOSTS_PLACE = "/etc/hosts"
+#: Where it lies, in the part of the root that is each cell's own.
+HOSTS_FILE = "/run/hosts"
 HOSTS = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost ip6-loopback\n"
 RESOLV_CONF = f"nameserver {RESOLVER}\noptions timeout:2 attempts:1\n"
 NSSWITCH = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n"
@@ -73,7 +76,7 @@ NSSWITCH = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservic
 #: Our own files: (place, content).
 FILES: tuple[tuple[str, bytes], ...] = (
     *accounts(UID, GID).items(),
-    ("/etc/hosts", HOSTS.encode()),
+    (HOSTS_PLACE, HOSTS.encode()),
     ("/etc/resolv.conf", RESOLV_CONF.encode()),
     ("/etc/nsswitch.conf", NSSWITCH.encode()),
 )

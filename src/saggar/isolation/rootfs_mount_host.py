@@ -141,7 +141,11 @@ class Furnishing:
                 self._add(path[1:])
                 self.cell_mounts.append((path, path[1:], _SHOWN))
         for place, content in system.files:
-            if place in users:
+            if place == rootfs.HOSTS_PLACE:
+                # the cell's own, by a link: a mount of it would cost twice as much
+                self._directory("etc")
+                self.links.append((f"..{rootfs.HOSTS_FILE}", place[1:]))
+            elif place in users:
                 self._directory(place[1:].rpartition("/")[0])
                 self.accounts.append((place[1:], place))
             else:
@@ -316,6 +320,11 @@ class Root:
         _attach("etc", f"{self._cell}/etc")
         self._etc = os.open(f"{self._cell}/etc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         os.chdir("/")
+
+    def write_hosts(self, content: bytes) -> None:
+        """Before anything of the policy's is put in place, so that nothing leads elsewhere."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        _fill(os.open(rootfs.HOSTS_FILE[1:], flags, 0o444, dir_fd=self.cell_fd), content)
 
     def has(self, place: str) -> bool:
         try:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 
-from saggar.egress.listeners import plan
+from saggar.egress.listeners import hosts_lines, plan
 from saggar.isolation.bwrap_argv import GID, UID, options
+from saggar.isolation.rootfs import HOSTS
 from saggar.isolation.rootfs_mount_host import PROGRAM
 from saggar.isolation.workspace_host import HOST_IDS, HOST_IDS_COUNT, ids_of
 from saggar.runtime.grant_host import binds
@@ -63,6 +64,7 @@ def request(prepared: Prepared, streams: tuple[int, int, int]) -> tuple[dict[str
         "binds": binds(prepared),
         "files": files,
         "covers": [] if prepared.terminating is None else list(prepared.terminating.trust.covers),
+        "hosts": f"{HOSTS}{hosts_lines(prepared.policy.egress.allow)}".encode(),
         "home": [] if prepared.terminating is None else list(prepared.terminating.trust.home),
         "command": command,
         "env": plain,

@@ -1,7 +1,7 @@
 """A bare network cell with a real broker, for tests and benchmarks of the second wall alone.
 
-User, network and mount namespaces with `lo` up, local default routes, the planned listeners and the stub resolver in
-/etc/resolv.conf; no seccomp, no rootfs: only what L2 needs. The real launcher does more and is tested with L1.
+User, network and mount namespaces with `lo` up, local default routes, the planned listeners, the stub resolver in
+/etc/resolv.conf and the cell's /etc/hosts; no seccomp, no rootfs: only what L2 needs. The real launcher does more and is tested with L1.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 from saggar.audit.sink_host import open_log
-from saggar.egress.listeners import RESOLVER_ADDRESS, plan
+from saggar.egress.listeners import RESOLVER_ADDRESS, hosts_lines, plan
 from saggar.egress.secrets_spawn_host import start_secrets
 from saggar.egress.terms import compile_policy
+from saggar.isolation.rootfs import HOSTS
 from saggar.policy.model import EgressPolicy
 
 if TYPE_CHECKING:
@@ -59,12 +60,13 @@ _INSIDE = (
     OPEN_PLANNED
     + r"""
 import ctypes, json, os, sys
-control = socket.socket(fileno=int(sys.argv[1])); specs = json.loads(sys.argv[2]); resolv = sys.argv[3]
+control = socket.socket(fileno=int(sys.argv[1])); specs = json.loads(sys.argv[2]); resolv, hosts = sys.argv[3:]
 libc = ctypes.CDLL(None, use_errno=True)
 def check(code):
     if code: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 check(libc.mount(b"none", b"/", None, 0x44000, None))
 check(libc.mount(resolv.encode(), os.path.realpath("/etc/resolv.conf").encode(), None, 4096, None))
+check(libc.mount(hosts.encode(), os.path.realpath("/etc/hosts").encode(), None, 4096, None))
 def ask(request):
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as n:
         n.send(request); reply = n.recv(4096); code = struct.unpack_from("=i", reply, 16)[0]
@@ -210,12 +212,15 @@ class EgressCell:
         resolv = os.path.join(self.directory, "resolv.conf")
         with open(resolv, "w", encoding="ascii") as f:
             f.write(f"nameserver {RESOLVER_ADDRESS}\noptions timeout:2 attempts:1\n")
+        hosts = os.path.join(self.directory, "hosts")
+        with open(hosts, "w", encoding="ascii") as f:
+            f.write(HOSTS + hosts_lines(self.rules))
         specs = plan(self.rules)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._stack.enter_context(ours)
         inside = ["unshare", "--user", "--map-root-user", "--net", "--mount", self._python, "-I", "-c", _INSIDE]
         self.holder = subprocess.Popen(
-            [*inside, str(theirs.fileno()), json.dumps(specs), resolv], pass_fds=[theirs.fileno()]
+            [*inside, str(theirs.fileno()), json.dumps(specs), resolv, hosts], pass_fds=[theirs.fileno()]
         )
         self._stack.callback(_end, self.holder)
         theirs.close()

@@ -1,6 +1,15 @@
 import pytest
 
-from saggar.egress.listeners import RESOLVER_ADDRESS, plan, synthetic_address, synthetic_addresses
+from saggar.egress.listeners import (
+    MAX_HOSTS_NAMES,
+    RESOLVER_ADDRESS,
+    hosts_lines,
+    plan,
+    synthetic_address,
+    synthetic_addresses,
+)
+from saggar.egress.match import RuleSet
+from saggar.egress.names import SyntheticNames
 from saggar.egress.packet_filter import filter_program
 from saggar.policy.model import EgressRule
 
@@ -53,3 +62,48 @@ def test_synthetic_address_is_bounded():
         synthetic_address(131072 - 512 - 256)
     with pytest.raises(ValueError):
         synthetic_address(-1)
+
+
+def test_hosts_lines_are_what_the_stub_says_at_the_start():
+    rules = [
+        EgressRule(host="*.w.test"),
+        EgressRule(host="a.test", ports=(5432,)),
+        EgressRule(host="off.test", enabled=False),
+        EgressRule(host="part.test", enabled=False),
+        EgressRule(host="part.test", ports=(80,)),
+        EgressRule(host="a.test"),
+        EgressRule(host="metadata.google.internal"),
+        EgressRule(host="metadata.goog", allow_metadata=True),
+    ]
+    lines = [line.split(" ") for line in hosts_lines(rules).splitlines()]
+    assert lines == [["198.18.1.1", "a.test"], ["198.18.1.3", "part.test"], ["198.18.1.7", "metadata.goog"]]
+    for address, name in lines:
+        assert RuleSet(rules).name_reason(name) == ""
+        assert SyntheticNames(rules).address_of(name) == address
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "saggar",
+        "a.localhost",
+        "*.w.test",
+        "a.test\n1.2.3.4 b.test",
+        "a.test b.test",
+        "a.test#",
+        "A.test",
+        "ä.test",
+        ".",
+        "",
+    ],
+)
+def test_hosts_lines_leave_to_the_stub_what_is_no_plain_name(host):
+    assert hosts_lines([EgressRule(host=host), EgressRule(host="b.test")]) == "198.18.1.1 b.test\n"
+
+
+def test_a_long_list_is_no_list():
+    rules = [EgressRule(host=f"h{n}.test") for n in range(MAX_HOSTS_NAMES + 1)]
+    assert hosts_lines(rules[1:]).count("\n") == MAX_HOSTS_NAMES
+    assert hosts_lines(rules) == ""
+    assert hosts_lines([]) == ""
