@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from saggar.audit.sink_host import AuditLog
-from saggar.isolation.apply_host import open_apply
+from saggar.isolation.apply_open_host import open_apply
 from saggar.isolation.layer_host import open_layer
 from saggar.isolation.layer_save_host import save_memory_layer
 from saggar.isolation.workspace_host import tmpfs_has_user_xattrs

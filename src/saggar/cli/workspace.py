@@ -6,19 +6,20 @@ import os
 import sys
 from contextlib import ExitStack
 
+from saggar.cli.show_change import Shower, say
 from saggar.core.errors import UsageError
-from saggar.isolation.changes import ADDED, DELETED, DIRECTORY, FILE, LIMIT_BYTES, SYMLINK
+from saggar.isolation.changes import DIRECTORY
 from saggar.isolation.shown import shown
 from saggar.isolation.state_host import ENDED, open_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from typing import Any
 
     from saggar.isolation.apply_check import Refusal
     from saggar.isolation.apply_host import Applied, Apply
-    from saggar.isolation.changes import Change, Node
+    from saggar.isolation.changes import Change
     from saggar.isolation.layer_host import Layer
     from saggar.isolation.state_host import RunDir, State
 
@@ -97,14 +98,10 @@ def main(argv: list[str]) -> int:
         return 1
 
 
-def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")
-
-
 def _json(value: Any) -> None:
     from json import dumps
 
-    _print(dumps(value, indent=2, ensure_ascii=True))
+    say(dumps(value, indent=2, ensure_ascii=True))
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -119,9 +116,7 @@ def _runs(state: State, args: list[str], _held: ExitStack) -> int:
     for row in rows:
         kept = "changes kept" if row["changes_kept"] else "applied" if row["applied"] else row["mode"] or "-"
         argv = " ".join(shown(a) for a in row["argv"])
-        _print(
-            f"{row['id']}  {row['state']:<6}  {row['cause']:<16}  {kept:<14}  {shown(row['workspace'])}  {argv[:100]}"
-        )
+        say(f"{row['id']}  {row['state']:<6}  {row['cause']:<16}  {kept:<14}  {shown(row['workspace'])}  {argv[:100]}")
     return 0
 
 
@@ -206,7 +201,7 @@ def _diff(state: State, args: list[str], held: ExitStack) -> int:
             other = repository_diff(run, repository, inner if after else None, words.flags)
         _listed(run, layer, changes, words.flags, other)
     else:
-        shower = _Shower(wanted)
+        shower = Shower(wanted)
         layer.changes(shower.visit)
         shower.end()
         if repository is not None:
@@ -234,65 +229,11 @@ def _listed(
         _json({"run": run.id, "changes": [c.to_json() for c in changes], "refused": refused, **section})
         return
     for change in changes:
-        _print(shown(change.path) if "--name-only" in flags else stat_line(change))
+        say(shown(change.path) if "--name-only" in flags else stat_line(change))
     if "--stat" in flags:
-        _print(f"{len(changes)} paths changed")
+        say(f"{len(changes)} paths changed")
     for line in (repository or {}).get("lines", ()):
-        _print(line)
-
-
-class _Shower:
-    """Prints changes as they are found. A commit's own data (objects, refs, index) is counted, not shown: nobody reads it, and
-    what git would obey is never among it."""
-
-    __slots__ = ("_git", "_wanted")
-
-    def __init__(self, wanted: Callable[[Change], bool]) -> None:
-        self._wanted = wanted
-        self._git = 0
-
-    def visit(self, change: Change, upper: int, host: int) -> None:
-        from saggar.isolation.apply_check import refusal
-
-        if not self._wanted(change):
-            return
-        if b".git" in change.path.split(b"/") and not refusal(change, patterns=(), allowed=()):
-            self._git += 1
-            return
-        show(change, upper, host)
-
-    def end(self) -> None:
-        if self._git:
-            _print(f"and {self._git} paths of git's own data, see `--name-only`")
-
-
-def show(change: Change, upper: int, host: int) -> None:
-    """Print one change as a diff, read through the descriptors that found it."""
-    from saggar.isolation.changes import stat_line, unified
-
-    old, new = change.before, change.after
-    texts = [_content(host, old), _content(upper, new)]
-    if change.kind == "mode" or (texts[0] is None and texts[1] is None):
-        _print(stat_line(change))
-        return
-    if change.kind == ADDED and new is not None and (new.kind == SYMLINK or new.mode & 0o111):
-        _print("new file mode 120000" if new.kind == SYMLINK else f"new file mode 100{new.mode & 0o777:03o}")
-    elif change.kind == "modified" and old is not None and new is not None and (old.mode ^ new.mode) & 0o777:
-        _print(f"mode {old.mode & 0o777:03o} -> {new.mode & 0o777:03o}")
-    before = None if old is None or old.kind == DIRECTORY else texts[0]
-    after = None if change.kind == DELETED or new is None or new.kind == DIRECTORY else texts[1]
-    for line in unified(change.path, before, after):
-        _print(line)
-
-
-def _content(fd: int, node: Node | None) -> bytes | None:
-    from saggar.isolation.layer_host import read_content
-
-    if node is None:
-        return None
-    if node.kind == SYMLINK:
-        return b"link to " + node.target + b"\n"
-    return read_content(fd, node, LIMIT_BYTES) if node.kind == FILE else None
+        say(line)
 
 
 # -- apply -------------------------------------------------------------------------------------------------------------
@@ -332,7 +273,7 @@ def divide(paths: list[str], run: RunDir) -> tuple[tuple[bytes, ...], tuple[byte
 
 def _apply(state: State, args: list[str], held: ExitStack) -> int:
     from saggar.audit.sink_host import AuditLog
-    from saggar.isolation.apply_host import open_apply
+    from saggar.isolation.apply_open_host import open_apply
     from saggar.isolation.repository_apply_host import open_repository_apply
 
     words = parse(
@@ -429,7 +370,7 @@ def _report(run: RunDir, reports: list[Report], flags: set[str], word: str) -> i
     written = sum(len(changes) for _, changes, _, _ in reports)
     left = sum(len(refused) for _, _, refused, _ in reports)
     remedy = " (name paths to apply, or give `--skip-refused`)" if left and not written and word == "written" else ""
-    _print(f"{written} paths {word}" + (f", {left} refused{remedy}" if left else ""))
+    say(f"{written} paths {word}" + (f", {left} refused{remedy}" if left else ""))
     return code
 
 
@@ -443,14 +384,14 @@ def _print_changes(label: bytes, changes: list[Change]) -> None:
 
     objects = 0
     if label and changes:
-        _print(f"in the repository {shown(label[:-1])}:")
+        say(f"in the repository {shown(label[:-1])}:")
     for change in changes:
         if label and change.path.split(b"/", 1)[0] == b"objects":
             objects += change.after is not None and change.after.kind != DIRECTORY
             continue
-        _print(stat_line(change))
+        say(stat_line(change))
     if objects:
-        _print(f"A {objects} object{'s' * (objects > 1)} of git's")
+        say(f"A {objects} object{'s' * (objects > 1)} of git's")
 
 
 def _section(part: Apply | None, changes: list[Change], refused: list[Refusal], done: Applied | None) -> dict[str, Any]:
@@ -488,7 +429,7 @@ def _gathered(refused: list[Refusal]) -> list[tuple[Refusal, int]]:
 
 
 def _discard(state: State, args: list[str], held: ExitStack) -> int:
-    from saggar.isolation.apply_host import clean_up
+    from saggar.isolation.apply_open_host import clean_up
 
     words = parse(args, flags=("--all",))
     if ("--all" in words.flags) == bool(words.rest):
@@ -505,5 +446,5 @@ def _discard(state: State, args: list[str], held: ExitStack) -> int:
             sys.stderr.write(f"saggar: the run `{run.id}` is still alive\n")
             code = DENIED
         run.close()
-    _print(f"{gone} runs discarded")
+    say(f"{gone} runs discarded")
     return code

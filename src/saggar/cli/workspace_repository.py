@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from saggar.cli.workspace import show
+from saggar.cli.show_change import show
 from saggar.isolation.apply_check import below
 from saggar.isolation.changes import DIRECTORY, stat_line
 from saggar.isolation.repository_rules import stays

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from saggar.core.decision import Decision
     from saggar.egress.authorize import AuthorizedRequest
     from saggar.egress.budget import Refusal
-    from saggar.egress.connection_host import TerminatedPath
     from saggar.egress.destination import Destination
     from saggar.egress.listeners import ListenerSpec
     from saggar.egress.shared_host import Shared
     from saggar.egress.shares_host import Share
+    from saggar.egress.terminated_path import TerminatedPath
     from saggar.egress.workers_host import Spread
     from saggar.policy.model import EgressRule
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from socket import MSG_PEEK
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from saggar.core.decision import Decision
 from saggar.core.errors import ParseError
-from saggar.egress import connect, eager, first_flight, http_head
+from saggar.egress import connect, eager, first_flight, http_head, proxy_greeting_host
 from saggar.egress.alerts import ACCESS_DENIED, INTERNAL_ERROR
-from saggar.egress.authorize import AuthorizedRequest, authorize, public_text, refuse
-from saggar.egress.client_hello import MAX_HELLO, ClientHello, NeedMore
+from saggar.egress.authorize import AuthorizedRequest, authorize, refuse
+from saggar.egress.client_hello import MAX_HELLO, ClientHello
 from saggar.egress.client_hello import parse as parse_hello
 from saggar.egress.destination import Destination, parse_host
 from saggar.egress.dial_host import DialError
@@ -32,12 +32,11 @@ from saggar.egress.wire_host import Wire, consume, is_gone, peek, reset, say_and
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from saggar.egress.budget import Refusal
     from saggar.egress.cell_host import Cell
     from saggar.egress.spend import Spend
-    from saggar.policy.model import EgressRule
 
 SNIFF_S = 10.0
 #: on a listed port other than 80 and 443 the server may speak first (SSH, MySQL): the client's silence is waited for
@@ -45,30 +44,6 @@ SNIFF_S = 10.0
 SERVER_FIRST_S = 0.3
 #: minutes after which a tunnel is ended whose one direction is over while nothing moves in the other
 HALF_CLOSED_SWEEPS = 5
-
-
-class TerminatedPath(Protocol):
-    """Who serves the connections of terminated hosts; one for a cell."""
-
-    def close(self) -> None:
-        """The cell is closed."""
-        ...
-
-    async def serve(self, connection: Connection, request: AuthorizedRequest, wire: Wire) -> None:
-        """Serve one client connection to its end, and close its socket.
-
-        The host was decided, nothing else: no record of an allow is written yet, nothing was resolved or dialled.
-        wire: the client's raw, non-blocking socket. With TLS nothing was taken from it (the ClientHello waits in the
-        kernel); with plain HTTP its buffer begins with the first request's head. Each request is judged and recorded
-        with `connection.record_allowed` or `record_refused` before its effect; a further one may name another host, so
-        it goes through `connection.judge`. Cancelled when the cell is closed or the rule revoked.
-        """
-        ...
-
-
-def is_terminated(rule: EgressRule) -> bool:
-    """Whether requests to the rule's host are read (credential or L7 rule), not only its name."""
-    return rule.terminated
 
 
 TRANSPARENT, VIA_CONNECT, VIA_SOCKS = "transparent", "connect", "socks"
@@ -209,15 +184,15 @@ class Connection:
             async with asyncio.timeout(SNIFF_S):
                 kind = await self._sniff()
                 if kind == first_flight.CONNECT and self.via == TRANSPARENT:
-                    kind = await self._connect()
+                    kind = await self._asked(proxy_greeting_host.read_connect, VIA_CONNECT)
                 elif kind == first_flight.SOCKS and self.proxy and self.via == TRANSPARENT:
-                    kind = await self._socks()
+                    kind = await self._asked(proxy_greeting_host.read_socks, VIA_SOCKS)
                 hello = await self._hello() if kind == first_flight.TLS else None
         except TimeoutError:
-            self._refuse(refuse("sniff_timeout"), None)
+            self.turn_away(refuse("sniff_timeout"), None)
             return
         except ParseError as e:
-            self._refuse(refuse(e.reason, cause=str(e)), ACCESS_DENIED if e.reason == "malformed_hello" else None)
+            self.turn_away(refuse(e.reason, cause=str(e)), ACCESS_DENIED if e.reason == "malformed_hello" else None)
             return
         if kind == "":
             return
@@ -229,9 +204,9 @@ class Connection:
         elif self._raw_ok():
             await self._raw()
         elif kind == "silent":
-            self._refuse(refuse("no_first_flight"), None, told=False)
+            self.turn_away(refuse("no_first_flight"), None, told=False)
         else:
-            self._refuse(refuse("unknown_protocol"), None)
+            self.turn_away(refuse("unknown_protocol"), None)
 
     def _raw_ok(self) -> bool:
         """Whether the destination is known without a name in the protocol, on a port of its own."""
@@ -271,50 +246,10 @@ class Connection:
 
     # -- clients that insist on a proxy ----------------------------------------------------------------------------
 
-    async def _connect(self) -> str:
-        """Answer CONNECT; the protocol inside, or "" where the connection is over."""
-        least = 1
-        while True:
-            data = await peek(self.sock, least, connect.MAX_HEAD + 4)
-            try:
-                target = connect.parse_connect(data)
-            except ParseError as e:
-                self._refuse(refuse(e.reason, cause=str(e)), http_head.refusal(e.reason, public_text(e.reason)))
-                return ""
-            if not isinstance(target, NeedMore):
-                return await self._enter(target, VIA_CONNECT)
-            if len(data) < least:
-                raise ParseError("the CONNECT head is cut", reason="malformed_request")
-            least = target.total
-
-    async def _socks(self) -> str:
-        least = 2
-        while isinstance(greeting := connect.parse_greeting(await peek(self.sock, least, 512)), NeedMore):
-            if greeting.total <= least:
-                raise ParseError("the SOCKS greeting is cut", reason="malformed_request")
-            least = greeting.total
-        consume(self.sock, greeting.size)
-        if not greeting.anonymous:
-            self._refuse(refuse("malformed_request"), connect.SOCKS_NO_METHOD)
-            return ""
-        self.sock.send(connect.SOCKS_NO_AUTH)
-        least = 5
-        while True:
-            data = await peek(self.sock, least, 512)
-            try:
-                target = connect.parse_socks_request(data)
-            except ParseError as e:
-                code = {
-                    "method_refused": connect.SOCKS_COMMAND_UNSUPPORTED,
-                    "ip_literal": connect.SOCKS_ADDRESS_UNSUPPORTED,
-                }.get(e.reason, connect.SOCKS_NOT_ALLOWED)
-                self._refuse(refuse(e.reason, cause=str(e)), connect.socks_reply(code))
-                return ""
-            if not isinstance(target, NeedMore):
-                return await self._enter(target, VIA_SOCKS)
-            if len(data) < least:
-                raise ParseError("the SOCKS request is cut", reason="malformed_request")
-            least = target.total
+    async def _asked(self, read: Callable[[Connection], Awaitable[connect.ConnectTarget | None]], via: str) -> str:
+        """Answer a proxy's client; the protocol inside, or "" where the connection is over."""
+        target = await read(self)
+        return "" if target is None else await self._enter(target, via)
 
     async def _enter(self, target: connect.ConnectTarget, via: str) -> str:
         """Judge the target and let the client go on; the protocol that it then speaks, or "" where it was refused."""
@@ -329,7 +264,7 @@ class Connection:
         self.via = via
         if isinstance(result, Decision):
             words = http_head.refusal(result.reason, result.public) if via == VIA_CONNECT else connect.socks_reply(2)
-            self._refuse(result, words)
+            self.turn_away(result, words)
             return ""
         self.fixed, self.port = target.host, target.port
         self.sock.send(connect.ESTABLISHED if via == VIA_CONNECT else connect.socks_reply(connect.SOCKS_OK))
@@ -342,13 +277,13 @@ class Connection:
 
     async def _tls(self, hello: ClientHello) -> None:
         if hello.server_name is None:
-            self._refuse(refuse("no_name", host=self.fixed, port=self.port), ACCESS_DENIED)
+            self.turn_away(refuse("no_name", host=self.fixed, port=self.port), ACCESS_DENIED)
             return
         try:
             host = parse_host(hello.server_name)
         except ParseError as e:
             name = hello.server_name[:300].decode("latin-1")
-            self._refuse(refuse(e.reason, cause=str(e), name=name), ACCESS_DENIED)
+            self.turn_away(refuse(e.reason, cause=str(e), name=name), ACCESS_DENIED)
             return
         result = self.judge(self._to(host, self.port, "https"))
         turn = self.cell.share.turn
@@ -357,11 +292,11 @@ class Connection:
             self.record_refused(result)
             await turn()
             say_and_close(self.sock, ACCESS_DENIED)
-        elif is_terminated(result.rule):
+        elif result.rule.terminated:
             await self._terminate(result)
         elif hello.ech:
             # real or GREASE cannot be told apart from outside, and a real one hides another name
-            self._refuse(refuse("ech_unreadable", result.destination, rule=result.rule.id), ACCESS_DENIED)
+            self.turn_away(refuse("ech_unreadable", result.destination, rule=result.rule.id), ACCESS_DENIED)
         else:
             if self.via == TRANSPARENT:
                 self.cell.remember(hello.server_name, self.port, result, self._words_of(result))
@@ -379,7 +314,7 @@ class Connection:
         await asyncio.sleep(0)  # from here on in a task, whatever started us
         terminated = self.cell.terminated
         if terminated is None:
-            self._refuse(refuse("terminated_unavailable", request.destination, rule=request.rule.id), ACCESS_DENIED)
+            self.turn_away(refuse("terminated_unavailable", request.destination, rule=request.rule.id), ACCESS_DENIED)
         else:
             await terminated.serve(self, request, Wire(self.sock))
 
@@ -387,9 +322,9 @@ class Connection:
         """A protocol without a name, on a port that the rules list for the host of this address."""
         result = self.judge(self._to(self.fixed, self.port, "tcp"))
         if isinstance(result, Decision):
-            self._refuse(result, None)
-        elif is_terminated(result.rule):
-            self._refuse(refuse("unknown_protocol", result.destination, rule=result.rule.id), None)
+            self.turn_away(result, None)
+        elif result.rule.terminated:
+            self.turn_away(refuse("unknown_protocol", result.destination, rule=result.rule.id), None)
         else:
             await self._tunnel(result, None)
 
@@ -408,7 +343,7 @@ class Connection:
         self.spend = spend = self.cell.spend(request.destination.host)
         over = spend.open() or spend.request()
         if over is not None:
-            self._refuse(self.cell.over_budget(over, request), ACCESS_DENIED if failure else None)
+            self.turn_away(self.cell.over_budget(over, request), ACCESS_DENIED if failure else None)
         return over is None
 
     async def _join(
@@ -423,13 +358,14 @@ class Connection:
 
     def _not_dialled(self, error: DialError, request: AuthorizedRequest, failure: bytes | None) -> None:
         words = ACCESS_DENIED if error.reason == "address_refused" and failure else failure
-        self._refuse(refuse(error.reason, request.destination, rule=request.rule.id, **error.detail), words)
+        self.turn_away(refuse(error.reason, request.destination, rule=request.rule.id, **error.detail), words)
 
     # -- effects ---------------------------------------------------------------------------------------------------
 
     @staticmethod
     def is_terminated(request: AuthorizedRequest) -> bool:
-        return is_terminated(request.rule)
+        """Whether requests to the rule's host are read (credential or L7 rule), not only its name."""
+        return request.rule.terminated
 
     def record_allowed(self, request: AuthorizedRequest, **detail: object) -> bool:
         """Record the allow, before any effect of it. False: nothing may follow."""
@@ -443,7 +379,8 @@ class Connection:
         detail = {} if self.proxy or self.fixed else {"to": f"{self.address}:{self.port}"}
         self.cell.refused(decision, told=told, address=(self.address, self.port), via=self.via, **detail)
 
-    def _refuse(self, decision: Decision, words: bytes | None, *, told: bool = True) -> None:
+    def turn_away(self, decision: Decision, words: bytes | None, *, told: bool = True) -> None:
+        """Record a refusal and end the connection: with `words`, or with RST where it is None."""
         self.record_refused(decision, told=told)
         if words is None:
             reset(self.sock)

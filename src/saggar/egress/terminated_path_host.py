@@ -124,7 +124,7 @@ class BrokerPort:
 
 
 class Terminated:
-    """`connection_host.TerminatedPath` for one cell."""
+    """`terminated_path.TerminatedPath` for one cell."""
 
     def __init__(self, port: BrokerPort, secrets: SecretsClient, egress: dict[str, Any]) -> None:
         self.port = port

@@ -18,7 +18,7 @@ from hashlib import sha256
 from saggar.core.errors import UsageError
 from saggar.isolation.alias_host import aliases
 from saggar.isolation.apply_check import CONFLICTS, Refusal, Since, below, check, select
-from saggar.isolation.apply_journal_host import JOURNAL, REPOSITORY_JOURNAL, Journal, temporary_name
+from saggar.isolation.apply_journal_host import JOURNAL, Journal, temporary_name
 from saggar.isolation.changes import DIRECTORY, FILE, MODE, SYMLINK, Change, Node, allowed_mode
 from saggar.isolation.discard_host import remove_tree
 from saggar.isolation.git_index_host import fault_of
@@ -27,15 +27,12 @@ from saggar.isolation.layer_host import (
     Layer,
     copy_data,
     node_of,
-    open_layer,
     open_node,
-    open_repository_layer,
 )
 from saggar.isolation.own_host import own_below
 from saggar.isolation.place_host import Raced, Trail, exchange, make_directory, make_link, move_new, place_file
 from saggar.isolation.protected import protected
 from saggar.isolation.shown import shown
-from saggar.isolation.workspace_host import boot_id
 from saggar.isolation.workspace_scan_host import read_snapshot
 
 TYPE_CHECKING = False
@@ -471,49 +468,3 @@ def _without(changes: list[Change], refused: list[Refusal]) -> list[Change]:
         if not any(b"/".join(parts[: i + 1]) in tops for i in range(len(parts))):
             kept.append(change)
     return kept
-
-
-def clean_up(run: RunDir) -> None:
-    """Remove what a killed apply of `run` left in the workspace; for before the run is discarded."""
-    for name, opener in ((JOURNAL, open_layer), (REPOSITORY_JOURNAL, open_repository_layer)):
-        journal = Journal(run.fd, name)
-        if not journal.pending:
-            continue
-        try:
-            layer = opener(run)
-        except UsageError:
-            continue  # the directory is gone or another one: nothing there is ours
-        if layer is None:
-            continue
-        try:
-            journal.clean(layer.host_fd)
-        finally:
-            layer.close()
-
-
-def open_apply(
-    run: RunDir,
-    audit: AuditLog,
-    *,
-    allowed: tuple[bytes, ...] = (),
-    overwrite: bool = False,
-    other_boot: bool = False,
-) -> Apply:
-    """An apply for `run`. other_boot: take a layer that a crash of the machine may have torn.
-
-    Raises UsageError: the run is alive, has no layer, is of another boot, or its workspace is gone.
-    """
-    if not run.acquire():
-        raise UsageError(
-            f"the run `{run.id}` is still alive, or another saggar works on it",
-            hint="wait for its end; `saggar diff` reads it meanwhile",
-        )
-    meta = run.meta()
-    if not meta.get("started_ns", "0").isdigit() or meta.get("started_ns", "0") == "0":
-        raise UsageError(f"the run `{run.id}` ended before its command began")
-    if meta.get("boot") != boot_id() and not other_boot:
-        raise UsageError(
-            f"the machine restarted since the run `{run.id}`: after a crash its files may be torn",
-            hint="look at `saggar diff`, then give `--after-reboot`",
-        )
-    return Apply(run, open_layer(run), audit, allowed=allowed, overwrite=overwrite)

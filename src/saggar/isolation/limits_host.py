@@ -15,19 +15,16 @@ from __future__ import annotations
 import os
 from resource import RLIMIT_CORE, RLIMIT_DATA, RLIMIT_FSIZE, RLIMIT_NPROC
 
-from saggar.core.errors import Unenforceable
 from saggar.isolation import cgroups_host as cgroups
 from saggar.isolation.limits import (
-    ENFORCED,
     FAILING_S,
-    NONE,
     OWN_TASKS,
-    WATCHDOG,
     Breach,
     Holding,
     Saturation,
     split_cpus,
 )
+from saggar.isolation.limits_holdings_host import BY_NPROC, holdings_of, refuse
 from saggar.isolation.syscalls_host import current_cpu
 
 TYPE_CHECKING = False
@@ -48,15 +45,6 @@ _DATA_FULL = 15 / 16
 
 _CONTROLLERS = ("pids", "memory", "cpu")
 _SIGXFSZ = 25
-_BY_NPROC = "RLIMIT_NPROC in the cell's user namespace"
-
-# The kernel counts RLIMIT_NPROC per user namespace since 5.14; before, per user of the machine.
-_NPROC_PER_NAMESPACE = (5, 14)
-
-REMEDY_DELEGATE = (
-    "delegate cgroups to this user: `systemd-run --user --scope -p Delegate=yes saggar run …`, or once as root a drop-in"
-    " /etc/systemd/system/user@.service.d/delegate.conf with `[Service]` and `Delegate=cpu cpuset io memory pids`"
-)
 
 
 class Limits:
@@ -120,9 +108,9 @@ class Limits:
             cause = _make(controller, place, run_id, policy, groups, own)
             if cause:
                 causes[controller] = cause
-        holdings = {h.limit: h for h in _holdings(policy, groups, causes, root=root, disk_on_host=disk_on_host)}
+        holdings = {h.limit: h for h in holdings_of(policy, groups, causes, root=root, disk_on_host=disk_on_host)}
         try:
-            _refuse(policy, holdings.values())
+            refuse(policy, holdings.values())
             return cls(policy, groups, holdings, own)
         except BaseException:
             _close_all(groups)
@@ -146,7 +134,7 @@ class Limits:
     @property
     def nproc(self) -> int | None:
         """RLIMIT_NPROC to set in the first process once it has entered its own new user namespace, or None."""
-        return self._policy.tasks + self._own if self.holdings["tasks"].by == _BY_NPROC else None
+        return self._policy.tasks + self._own if self.holdings["tasks"].by == BY_NPROC else None
 
     @property
     def tmpfs_inodes(self) -> int:
@@ -428,79 +416,6 @@ _SETTERS: dict[str, Callable[[Group, LimitsPolicy, int], None]] = {
     "pids": _set_pids,
     "cpu": _set_cpu,
 }
-
-
-def _holdings(
-    policy: LimitsPolicy, groups: dict[str, Group], causes: dict[str, str], *, root: bool, disk_on_host: bool
-) -> list[Holding]:
-    remedy = "" if root else REMEDY_DELEGATE
-    found = []
-    if "memory" in groups:
-        found.append(Holding("memory", ENFORCED, _by(groups["memory"])))
-    else:
-        by = "tree memory sampled every 50 ms, RLIMIT_DATA beneath"
-        found.append(Holding("memory", WATCHDOG, by, cause=causes["memory"], remedy=remedy))
-    found.append(_hold_tasks(groups, causes, remedy))
-    found.append(_hold_cpu(policy, groups, causes, remedy))
-    if disk_on_host:
-        found.append(
-            Holding(
-                "disk",
-                WATCHDOG,
-                "free space asked every 50 ms, the layer counted when enough is gone, RLIMIT_FSIZE beneath",
-                cause="the cell writes to a file system of the host, which has no quota for one directory",
-                remedy="use a workspace mode that keeps nothing on the host's disk (`read-only` or `none`)",
-            )
-        )
-    else:
-        found.append(Holding("disk", ENFORCED, "sized tmpfs"))
-    found.append(Holding("timeout", ENFORCED, "the supervisor's clock"))
-    return found
-
-
-def _by(group: Group) -> str:
-    return f"cgroup v{group.version}"
-
-
-def _hold_tasks(groups: dict[str, Group], causes: dict[str, str], remedy: str) -> Holding:
-    if "pids" in groups:
-        return Holding("tasks", ENFORCED, _by(groups["pids"]))
-    if _kernel() >= _NPROC_PER_NAMESPACE:
-        return Holding("tasks", ENFORCED, _BY_NPROC)
-    cause = f"{causes['pids']}, and this kernel counts RLIMIT_NPROC per user of the machine (before Linux 5.14)"
-    return Holding("tasks", WATCHDOG, "the tree counted every 50 ms", cause=cause, remedy=remedy)
-
-
-def _hold_cpu(policy: LimitsPolicy, groups: dict[str, Group], causes: dict[str, str], remedy: str) -> Holding:
-    if "cpu" in groups:
-        return Holding("cpu", ENFORCED, _by(groups["cpu"]))
-    if split_cpus(policy.cpus, len(os.sched_getaffinity(0))) is not None:
-        return Holding("cpu", ENFORCED, "pinned to as many CPUs, sched_setaffinity refused")
-    return Holding(
-        "cpu",
-        NONE,
-        "",
-        cause=f"{causes['cpu']}, and a fraction of a CPU (`{policy.cpus}`) cannot be held by pinning",
-        remedy=f"give a whole number of CPUs, or {remedy}" if remedy else "give a whole number of CPUs",
-    )
-
-
-def _kernel() -> tuple[int, int]:
-    major, minor = os.uname().release.split(".", 2)[:2]
-    digits = minor[: len(minor) - len(minor.lstrip("0123456789"))]
-    return int(major), int(digits or 0)
-
-
-def _refuse(policy: LimitsPolicy, holdings: Any) -> None:
-    for holding in holdings:
-        if holding.held == NONE:
-            message = f"the `{holding.limit}` limit cannot be held on this host"
-        elif holding.held == WATCHDOG and policy.require == ENFORCED:
-            message = f"the `{holding.limit}` limit can only be watched here, and the policy wants it enforced"
-        else:
-            continue
-        remedy = holding.remedy or 'set `limits.require = "any"` to accept a watchdog'
-        raise Unenforceable(message, cause=holding.cause, remedy=remedy)
 
 
 def _close_all(groups: dict[str, Group]) -> bool:

@@ -23,7 +23,8 @@ from saggar.core.errors import SaggarError, Unenforceable
 from saggar.isolation import bwrap_host, cgroups_host, seccomp
 from saggar.isolation import syscalls_host as sc
 from saggar.isolation.diagnosis import Diagnosis, Facts, diagnose, explain
-from saggar.isolation.limits_host import REMEDY_DELEGATE, Limits
+from saggar.isolation.limits_holdings_host import REMEDY_DELEGATE
+from saggar.isolation.limits_host import Limits
 from saggar.isolation.netns_host import open_listeners, own_every_address
 from saggar.policy.model import LimitsPolicy
 
@@ -352,7 +353,7 @@ class Probe:
             return Finding(name, NOT_NEEDED, "an ordinary user's cell has the user's own files")
 
         def act() -> None:
-            from saggar.isolation.child_host import make_ids
+            from saggar.isolation.child_ids_host import make_ids
             from saggar.isolation.workspace_host import HOST_IDS, HOST_IDS_COUNT
 
             with tempfile.TemporaryDirectory(dir="/var/tmp") as place:  # on disk, as workspaces are

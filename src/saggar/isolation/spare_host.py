@@ -14,7 +14,7 @@ from select import POLLPRI, poll
 from time import monotonic
 
 from saggar.core.errors import SaggarError, Unenforceable
-from saggar.isolation import child_host
+from saggar.isolation import child_host, child_ids_host
 from saggar.isolation import wire_host as wire
 from saggar.isolation.child_host import Birth
 from saggar.isolation.launched_cell_host import close_all
@@ -28,7 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from saggar.isolation.child_host import Ids
+    from saggar.isolation.child_ids_host import Ids
     from saggar.isolation.template_host import Template
 
 #: How long after a run the next child is born: the result's reader needs the processor first.
@@ -306,7 +306,7 @@ class Births:
         if key is None:
             return None
         if key not in self._ids:
-            self._ids[key] = child_host.make_ids(*key)
+            self._ids[key] = child_ids_host.make_ids(*key)
         return self._ids[key]
 
     def follow(self, birth: Birth, *, spare: bool) -> None:

@@ -16,7 +16,7 @@ import gc
 import os
 from select import POLLIN, poll
 
-from saggar.isolation import child_host
+from saggar.isolation import child_host, child_ids_host
 from saggar.isolation import syscalls_host as sys_
 from saggar.isolation import wire_host as wire
 from saggar.isolation.child_host import Birth
@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from saggar.isolation.child_host import Ids
+    from saggar.isolation.child_ids_host import Ids
     from saggar.isolation.rootfs_host import System
     from saggar.isolation.rootfs_mount_host import Furnishing
 
@@ -126,11 +126,11 @@ def _serve(  # noqa: PLR0917  # one caller, above
         sys_.die_with_parent(launcher_pid)
         launcher = os.pidfd_open(launcher_pid)
         if ids is not None:
-            child_host.become_stranger(ids, birth.uid, birth.gid)
+            child_ids_host.become_stranger(ids, birth.uid, birth.gid)
         else:
             host = os.getuid(), os.getgid()
             sys_.unshare(sys_.CLONE_NEWUSER)
-            child_host.map_user(host, birth.uid, birth.gid)
+            child_ids_host.map_user(host, birth.uid, birth.gid)
         # a change of credentials: the kernel has forgotten the wish
         sys_.die_with_parent(launcher_pid)
         child_host.own_mounts()

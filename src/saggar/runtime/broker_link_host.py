@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from saggar.policy.model import EgressPolicy
-    from saggar.runtime.supervisor_host import Cell, Loop
+    from saggar.runtime.poll_host import Loop
+    from saggar.runtime.supervisor_host import Cell
 
 _MESSAGE = 60 * 1024
 

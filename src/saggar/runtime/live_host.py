@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from saggar.policy.model import EgressPolicy
     from saggar.runtime.held import Ask, Verdict
-    from saggar.runtime.supervisor_host import Cell, Loop
+    from saggar.runtime.poll_host import Loop
+    from saggar.runtime.supervisor_host import Cell
 
 NAME = "live"
 MAX_REQUEST = 16 * 1024

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from saggar.runtime.supervisor_host import Loop
+    from saggar.runtime.poll_host import Loop
 
 _CHUNK = 64 * 1024
 #: A pipe that polls as writable takes this much without blocking (pipe(7), PIPE_BUF).

@@ -9,11 +9,12 @@ I3  The broker starts when the first connection waits, never before; from then o
 from __future__ import annotations
 
 import os
-from select import POLLHUP, POLLIN, poll
+from select import POLLHUP, POLLIN
 from time import monotonic
 
 from saggar.core.errors import UsageError
 from saggar.isolation import wire_host as wire
+from saggar.runtime.poll_host import Loop
 from saggar.runtime.result import Result
 
 TYPE_CHECKING = False
@@ -33,32 +34,6 @@ _DONTWAIT = 0x40  # MSG_DONTWAIT
 _REFUSALS_SHOWN = 100
 #: How long the broker may take to say what it counted, once the cell has ended.
 _BROKER_S = 1.0
-
-
-class Loop:
-    """poll(2) with one handler a descriptor."""
-
-    __slots__ = ("_handlers", "_poll")
-
-    def __init__(self) -> None:
-        self._poll = poll()
-        self._handlers: dict[int, Callable[[int], None]] = {}
-
-    def add(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
-        self._handlers[fd] = handler
-        self._poll.register(fd, events)
-
-    def remove(self, fd: int) -> None:
-        if self._handlers.pop(fd, None) is not None:
-            self._poll.unregister(fd)
-
-    def turn(self, timeout_s: float | None) -> None:
-        """One round: every ready descriptor's handler once."""
-        wait = None if timeout_s is None else max(0.0, timeout_s * 1000)
-        for fd, events in self._poll.poll(wait):
-            handler = self._handlers.get(fd)
-            if handler is not None:
-                handler(events)
 
 
 def _close_all(fds: list[int]) -> None:

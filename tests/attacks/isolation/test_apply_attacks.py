@@ -15,7 +15,7 @@ import pytest
 
 from saggar.audit.sink_host import AuditLog
 from saggar.core.errors import UsageError
-from saggar.isolation.apply_host import open_apply
+from saggar.isolation.apply_open_host import open_apply
 from saggar.isolation.layer_host import open_layer
 from saggar.isolation.layer_save_host import save_memory_layer
 from saggar.isolation.shown import shown

@@ -13,7 +13,8 @@ import time
 import pytest
 
 from saggar.audit.sink_host import AuditLog
-from saggar.isolation.apply_host import Apply, open_apply
+from saggar.isolation.apply_host import Apply
+from saggar.isolation.apply_open_host import open_apply
 
 ROUNDS = 20
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from saggar.audit.sink_host import AuditLog
-from saggar.isolation.apply_host import open_apply
+from saggar.isolation.apply_open_host import open_apply
 from saggar.isolation.repository_apply_host import RepositoryApply, open_repository_apply
 from saggar.policy.model import LimitsPolicy, Policy, WorkspacePolicy
 from saggar.testing.workspace_cell import run_in_workspace

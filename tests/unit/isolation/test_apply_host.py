@@ -3,7 +3,7 @@ import os
 import pytest
 
 from saggar.audit.sink_host import AuditLog
-from saggar.isolation.apply_host import open_apply
+from saggar.isolation.apply_open_host import open_apply
 from saggar.isolation.layer_host import open_layer
 
 
@@ -184,11 +184,9 @@ def test_an_interrupted_apply_goes_on(contained, workspace):
     run = ended(contained(command))
     os.unlink("snapshot", dir_fd=run.fd)
 
-    from saggar.isolation import apply_host
-
     audit = AuditLog(f"{run.path}/audit.jsonl", run.id)
     for stop in range(1, 5):
-        work = apply_host.open_apply(run, audit)
+        work = open_apply(run, audit)
         real, count = work._one, [0]
 
         def one(change, host_dir, upper, name, temporary, real=real, count=count, stop=stop):
