@@ -10,9 +10,9 @@ import pytest
 
 import saggar
 from saggar.policy.model import EnvironmentPolicy, IsolationPolicy, LimitsPolicy, Policy, WorkspacePolicy
+from saggar.testing.repository import IDENTITY, git, make_repository
 
 SRC = str(Path(__file__).resolve().parents[2] / "src")
-IDENTITY = {f"GIT_{who}_{what}": "a@a.test" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
 
 @pytest.fixture(autouse=True)
@@ -26,21 +26,9 @@ def inside(workspace, command, *, read=(), mode="copy-on-write"):
     return saggar.run_sync(command, policy, timeout_s=60)
 
 
-def git(*words, cwd):
-    env = os.environ | IDENTITY | {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
-    words = ("-c", "protocol.file.allow=always", *words)
-    return subprocess.run(["git", *words], cwd=cwd, env=env, check=True, capture_output=True, text=True).stdout
-
-
 @pytest.fixture
 def repository(place):
-    path = f"{place}/repository"
-    os.mkdir(path)
-    git("init", "-q", "-b", "main", cwd=path)
-    Path(path, "kept").write_text("one\n")
-    git("add", "kept", cwd=path)
-    git("commit", "-q", "-m", "one", cwd=path)
-    return path
+    return make_repository(f"{place}/repository")
 
 
 def test_a_stopped_cell_blocks_neither_another_nor_its_own_end(workspace):

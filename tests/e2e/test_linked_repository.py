@@ -10,9 +10,9 @@ import pytest
 
 import saggar
 from saggar.policy.model import LimitsPolicy, Policy, WorkspacePolicy
+from saggar.testing.repository import IDENTITY, git, make_repository
 
 SRC = str(Path(__file__).resolve().parents[2] / "src")
-IDENTITY = {f"GIT_{who}_{what}": "a@a.test" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 EXPORT = "export " + " ".join(f"{k}={v}" for k, v in IDENTITY.items()) + "; set -e; "
 
 
@@ -20,12 +20,6 @@ EXPORT = "export " + " ".join(f"{k}={v}" for k, v in IDENTITY.items()) + "; set 
 def _own_state(place, monkeypatch):
     monkeypatch.setenv("SAGGAR_STATE_DIR", f"{place}/state")
     monkeypatch.setenv("HOME", f"{place}/home")
-
-
-def git(*words, cwd):
-    env = os.environ | IDENTITY | {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
-    words = ("-c", "protocol.file.allow=always", *words)
-    return subprocess.run(["git", *words], cwd=cwd, env=env, check=True, capture_output=True, text=True).stdout
 
 
 def inside(workspace, script, *, mode="copy-on-write", limits=None):
@@ -43,13 +37,7 @@ def cli(*words, cwd="/"):
 
 @pytest.fixture
 def repository(place):
-    path = f"{place}/repository"
-    os.mkdir(path)
-    git("init", "-q", "-b", "main", cwd=path)
-    Path(path, "kept").write_text("one\n")
-    git("add", "kept", cwd=path)
-    git("commit", "-q", "-m", "one", cwd=path)
-    return path
+    return make_repository(f"{place}/repository")
 
 
 @pytest.fixture

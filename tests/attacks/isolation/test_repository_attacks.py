@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import subprocess
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,24 +13,13 @@ from saggar.audit.sink_host import AuditLog
 from saggar.isolation.apply_open_host import open_apply
 from saggar.isolation.repository_apply_host import RepositoryApply, open_repository_apply
 from saggar.policy.model import LimitsPolicy, Policy, WorkspacePolicy
+from saggar.testing.repository import git, make_repository
 from saggar.testing.workspace_cell import run_in_workspace
-
-IDENTITY = {f"GIT_{who}_{what}": "a@a.test" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-
-
-def git(*words, cwd):
-    env = os.environ | IDENTITY | {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
-    return subprocess.run(["git", *words], cwd=cwd, env=env, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
 def repository(place):
-    path = f"{place}/repository"
-    os.mkdir(path)
-    git("init", "-q", "-b", "main", cwd=path)
-    Path(path, "kept").write_text("one\n")
-    git("add", "kept", cwd=path)
-    git("commit", "-q", "-m", "one", cwd=path)
+    path = make_repository(f"{place}/repository")
     git("worktree", "add", "-q", "-b", "side", f"{place}/linked", cwd=path)
     return f"{path}/.git"
 
