@@ -300,17 +300,21 @@ def _apply(state: State, args: list[str], held: ExitStack) -> int:
     )
     held.callback(apply.layer.close)
     everything = not words.rest[1:]
-    paths, inner = (() if b"" in tops else tops for tops in (paths, inner))
     repository = open_repository_apply(apply, allowed=inner_allowed)
     parts: list[tuple[Apply, tuple[bytes, ...]]] = []
-    if everything or paths or any(divide([w], run)[0] for w in words.rest[1:]):
-        parts.append((apply, paths))
+    if everything or paths:
+        parts.append((apply, _below_top(paths)))
     if repository is not None:
         held.callback(repository.layer.close)
-        if everything or inner or any(divide([w], run)[1] for w in words.rest[1:]):
+        if everything or inner:
             # what a commit refers to is there before the commit is
-            parts.append((repository, inner))
+            parts.append((repository, _below_top(inner)))
     return _apply_parts(run, parts, words.flags, everything=everything)
+
+
+def _below_top(paths: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """The paths that `Apply.plan` is asked for: none, which is all, where the top itself is among them."""
+    return () if b"" in paths else paths
 
 
 def _apply_parts(

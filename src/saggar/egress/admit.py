@@ -22,7 +22,7 @@ from urllib.parse import quote
 from saggar.core.decision import ALLOW, ASK, DENY, Decision
 from saggar.core.errors import ParseError
 from saggar.egress import sigv4
-from saggar.egress.headers import DROP, PASS, SUSPECT, classify, credential_in_query, looks_like_key
+from saggar.egress.headers import DROP, PASS, SUSPECT, as_variable, classify, credential_in_query, looks_like_key
 from saggar.egress.path import Target, canonical
 from saggar.egress.remedies import remedy
 from saggar.egress.rules import NEVER, Request, same_parameter
@@ -257,11 +257,15 @@ def _sift(target: Target, lower: Sequence[Pair], terms: Terms, canary: Canary | 
     """The fields to forward: those of the hop, foreign credentials and our own slot taken out."""
     credential = terms.credential
     found = _Sifted(target, [], [])
-    slot = _twin(credential.slot.name.encode()) if credential is not None and credential.slot.kind != "query" else b""
-    ours = {_twin(n) for n, _ in terms.set_headers}
+    slot = (
+        as_variable(credential.slot.name.encode())
+        if credential is not None and credential.slot.kind != "query"
+        else b""
+    )
+    ours = {as_variable(n) for n, _ in terms.set_headers}
     unencoded = credential is not None or terms.token_endpoint
     for name, value in lower:
-        twin = _twin(name) if b"_" in name else name
+        twin = as_variable(name)
         if credential is not None and twin == slot:
             bad = _judge_slot(credential, value, canary)
             if bad is None:
@@ -295,11 +299,6 @@ def _sift(target: Target, lower: Sequence[Pair], terms: Terms, canary: Canary | 
         found.fields.append((_CODING, b"identity"))
     found.fields.extend(terms.set_headers)
     return found
-
-
-def _twin(name: bytes) -> bytes:
-    """The same for all names that are one to servers that read fields through CGI's variables."""
-    return name.replace(b"_", b"-")
 
 
 def _is_placeholder(credential: Credential, value: bytes) -> bool:

@@ -256,11 +256,13 @@ class Connection:
         consume(self.sock, target.size)
         # on the captured ports the client has already said where to, by the address that it connected to
         if self.fixed and (target.host, target.port) != (self.fixed, self.port):
-            result: AuthorizedRequest | Decision = authorize(self.cell.rules, self._to(target.host, target.port, "tcp"))
+            result: AuthorizedRequest | Decision = authorize(
+                self.cell.rules, Destination(target.host, target.port, "tcp")
+            )
             if isinstance(result, AuthorizedRequest):
                 result = refuse("name_mismatch", result.destination, expected=self.fixed)
         else:
-            result = authorize(self.cell.rules, self._to(target.host, target.port, "tcp"))
+            result = authorize(self.cell.rules, Destination(target.host, target.port, "tcp"))
         self.via = via
         if isinstance(result, Decision):
             words = http_head.refusal(result.reason, result.public) if via == VIA_CONNECT else connect.socks_reply(2)
@@ -272,9 +274,6 @@ class Connection:
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
-    def _to(self, host: str, port: int, scheme: str) -> Destination:
-        return Destination(host, port, scheme)
-
     async def _tls(self, hello: ClientHello) -> None:
         if hello.server_name is None:
             self.turn_away(refuse("no_name", host=self.fixed, port=self.port), ACCESS_DENIED)
@@ -285,7 +284,7 @@ class Connection:
             name = hello.server_name[:300].decode("latin-1")
             self.turn_away(refuse(e.reason, cause=str(e), name=name), ACCESS_DENIED)
             return
-        result = self.judge(self._to(host, self.port, "https"))
+        result = self.judge(Destination(host, self.port, "https"))
         turn = self.cell.share.turn
         if isinstance(result, Decision):
             await turn()
@@ -320,7 +319,7 @@ class Connection:
 
     async def _raw(self) -> None:
         """A protocol without a name, on a port that the rules list for the host of this address."""
-        result = self.judge(self._to(self.fixed, self.port, "tcp"))
+        result = self.judge(Destination(self.fixed, self.port, "tcp"))
         if isinstance(result, Decision):
             self.turn_away(result, None)
         elif result.rule.terminated:

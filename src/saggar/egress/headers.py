@@ -183,6 +183,11 @@ _WORDS = frozenset({b"token", b"apikey", b"secret", b"auth", b"authorization", b
 DROP, SECRET, SUSPECT, PASS = "drop", "secret", "suspect", "pass"
 
 
+def as_variable(name: bytes) -> bytes:
+    """The same for all names that are one to servers that read fields through CGI's variables: to these `_` and `-` are one sign."""
+    return name.replace(b"_", b"-")
+
+
 @lru_cache(maxsize=4096)
 def classify(name: bytes) -> str:
     """`drop` (rebuilt or never forwarded), `secret` (a credential by name), `suspect` (sounds like one), `pass`."""
@@ -192,8 +197,7 @@ def classify(name: bytes) -> str:
         return SECRET
     if name in _HARMLESS:
         return PASS
-    # to CGI-like servers the underscore twin of a name is the same header
-    twin = name.replace(b"_", b"-")
+    twin = as_variable(name)
     if twin != name:
         return classify(twin)
     if _WORDS.intersection(name.split(b"-")) or b"api-key" in name or b"access-key" in name:
@@ -288,5 +292,5 @@ def answer_field(name: bytes) -> tuple[bytes, bool, bool]:
 def response_header_passes(name: bytes, *, bound: bool) -> bool:
     """Whether an upstream's header goes to the client. `Alt-Svc` would send it to QUIC, which is dead here.
     bound: the host has a credential of ours."""
-    twin = name.replace(b"_", b"-") if b"_" in name else name
+    twin = as_variable(name)
     return twin not in _RESPONSE_DROP and not (bound and twin in SESSION)

@@ -23,6 +23,7 @@ from urllib.parse import unquote
 from saggar.core.decision import ALLOW, ASK, DENY, STRENGTH, Decision
 from saggar.core.errors import ParseError
 from saggar.egress.glob import Glob, PathPattern
+from saggar.egress.headers import as_variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,6 +60,15 @@ class Request:
     headers: Sequence[tuple[bytes, bytes]] = ()
     body_bytes: int | None = 0
     whole_query: Sequence[tuple[str, str]] = ()
+
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """All that some server reads in the query."""
+        return (*self.query, *self.whole_query)
+
+    def values_of(self, header: bytes) -> list[str]:
+        """The values of all fields that some server takes for `header`."""
+        wanted = as_variable(header)
+        return [v.decode("latin-1") for n, v in self.headers if as_variable(n) == wanted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +126,7 @@ class Rule:
 
     def _fits_all(self, request: Request) -> bool:
         for name, glob in self.query:
-            pairs = (*request.query, *request.whole_query)
+            pairs = request.pairs()
             if not any(n == name for n, _ in pairs):
                 return False
             if not all(glob.matches(v) for n, v in pairs if same_parameter(n, name)):
@@ -124,8 +134,7 @@ class Rule:
         for header, glob in self.headers:
             if not any(n == header for n, _ in request.headers):
                 return False
-            wide = header.replace(b"_", b"-")
-            if not all(glob.matches(v.decode("latin-1")) for n, v in request.headers if n.replace(b"_", b"-") == wide):
+            if not all(map(glob.matches, request.values_of(header))):
                 return False
         if self.content_types and request.body_bytes != 0 and not _all_types(request.headers, self.content_types):
             return False
@@ -134,12 +143,10 @@ class Rule:
     def _fits_any(self, request: Request) -> bool:
         for name, glob in self.query:
             wanted = _query_name(name)
-            pairs = (*request.query, *request.whole_query)
-            if not any(glob.matches(v) for n, v in pairs if _query_name(n) == wanted):
+            if not any(glob.matches(v) for n, v in request.pairs() if _query_name(n) == wanted):
                 return False
         for header, glob in self.headers:
-            wide = header.replace(b"_", b"-")
-            if not any(glob.matches(v.decode("latin-1")) for n, v in request.headers if n.replace(b"_", b"-") == wide):
+            if not any(map(glob.matches, request.values_of(header))):
                 return False
         if self.content_types and not _any_type(request.headers, self.content_types):
             return False

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from saggar.egress.headers import PASS, classify, looks_like_key, response_header_passes
+from saggar.egress.headers import PASS, as_variable, classify, looks_like_key, response_header_passes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,16 +41,15 @@ _NEVER_PREFIXES = (b"accept", b"access-control-", b"content-security-", b"cross-
 @lru_cache(maxsize=1024)
 def is_harmless(name: bytes) -> bool:
     """Whether a field of this lower-case name may stand behind a body at all, in either direction."""
-    # to CGI-like servers the underscore twin of a name is the same header
-    twin = name.replace(b"_", b"-")
+    twin = as_variable(name)
     return twin not in _NEVER and not twin.startswith(_NEVER_PREFIXES) and classify(name) == PASS
 
 
 def judge(found: Iterable[Pair], terms: Terms) -> tuple[list[Pair], list[str], str]:
     """A request's trailers: (those to send, names of those taken off, name of one that carries a credential or "")."""
-    watched = {n.replace(b"_", b"-") for n in (*(n for n, _ in terms.set_headers), *terms.rules.header_names)}
+    watched = {as_variable(n) for n in (*(n for n, _ in terms.set_headers), *terms.rules.header_names)}
     if terms.credential is not None:
-        watched.add(terms.credential.slot.name.encode().replace(b"_", b"-"))
+        watched.add(as_variable(terms.credential.slot.name.encode()))
     passing: list[Pair] = []
     dropped: list[str] = []
     foreign = ""
@@ -58,7 +57,7 @@ def judge(found: Iterable[Pair], terms: Terms) -> tuple[list[Pair], list[str], s
         kind = classify(name)
         if kind == "secret" or looks_like_key(value.decode("latin-1")):
             foreign = foreign or name.decode()
-        elif name.replace(b"_", b"-") not in watched and is_harmless(name):
+        elif as_variable(name) not in watched and is_harmless(name):
             passing.append((name, value))
             continue
         dropped.append(name.decode())

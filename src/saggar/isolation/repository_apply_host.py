@@ -105,14 +105,13 @@ class RepositoryApply(Apply):
                 parts.setdefault(stem, {})[ending] = change
                 digits[stem] = length
         for stem, found in parts.items():
-            known = all(c.path in self._faults for c in found.values())
-            why = (
-                self._faults[found.popitem()[1].path]
-                if known
-                else self._pack(stem, digits[stem])
-                if len(found) == 2
-                else UNCHECKED
-            )
+            *_, last = found.values()
+            if all(c.path in self._faults for c in found.values()):
+                why = self._faults[last.path]
+            elif len(found) == 2:
+                why = self._pack(stem, digits[stem])
+            else:
+                why = UNCHECKED
             for ending in ("pack", "idx"):
                 self._faults[stem + b"." + ending.encode()] = why
 
